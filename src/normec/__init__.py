@@ -1,0 +1,44 @@
+"""normec: private federated learning with guarantees that a run can check."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from normec.version import __version__
+
+if TYPE_CHECKING:
+    from normec.algorithms import Algorithm, ClientStep, DPFedAvgClip, DPFedAvgNorm, FedNormEC, register
+    from normec.data import Federation
+    from normec.engine import Engine
+    from normec.errors import BadInput, NormecError, TrainingFailed
+    from normec.local import GD, IG, RR, SGD, SO
+    from normec.participation import Fixed, Full, Poisson
+    from normec.privacy import Privacy
+    from normec.training import Run, train
+
+_HOMES = {
+    "normec.algorithms": ("Algorithm", "ClientStep", "DPFedAvgClip", "DPFedAvgNorm", "FedNormEC", "register"),
+    "normec.data": ("Federation",),
+    "normec.engine": ("Engine",),
+    "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
+    "normec.local": ("GD", "IG", "RR", "SGD", "SO"),
+    "normec.participation": ("Fixed", "Full", "Poisson"),
+    "normec.privacy": ("Privacy",),
+    "normec.training": ("Run", "train"),
+}
+"""Where each public name lives; imported on first use, so that `normec --help` need not wait for torch."""
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "GD", "IG", "RR", "SGD", "SO", "Algorithm", "BadInput", "ClientStep", "DPFedAvgClip", "DPFedAvgNorm", "Engine",
+    "FedNormEC", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "TrainingFailed",
+    "__version__", "register", "train",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'normec' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)

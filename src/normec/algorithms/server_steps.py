@@ -1,0 +1,17 @@
+"""Steps of the server on the model that several algorithms share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def descend(x: Tensor, direction: Tensor, lr: float) -> Tensor:
+    """x − η v."""
+    return x - lr * direction
+
+
+def descend_normalized(x: Tensor, direction: Tensor, lr: float) -> Tensor:
+    """x − η v / ‖v‖ (the step that the theorems cover); a zero v gives a zero step."""
+    norm = torch.linalg.vector_norm(direction, dtype=torch.float64)
+    return x - (direction * torch.where(norm > 0, lr / norm, 0.0)).to(x.dtype)

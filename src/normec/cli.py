@@ -1,0 +1,97 @@
+"""The command `normec`. Heavy imports happen inside the commands, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normec.errors import BadInput, NormecError
+from normec.version import __version__
+
+app = typer.Typer(
+    help="Private federated learning with guarantees that a run can check.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"normec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Private federated learning with guarantees that a run can check."""
+
+
+@app.command()
+def train(
+    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="A configuration, and changes to it.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder; by default a new one under runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Worker threads, one core each.")] = None,
+) -> None:
+    """Train one federated model; without RUN.toml, the built-in private demo on handwritten digits.
+
+    Later settings win: the file first, then key=value from left to right. The resolved configuration is written to
+    DIR/run.toml, from which the run can be repeated.
+    """
+    from rich.console import Console
+
+    from normec.config import resolve
+    from normec.console import ConsoleObserver, result_table
+    from normec.experiment import prepare
+    from normec.folder import RunFolder
+    from normec.training import execute
+
+    file, assignments = _arguments(run or [], out if resume else None, workers)
+    config = resolve(file, assignments)
+    plan = prepare(config.experiment())
+    folder = RunFolder.open(out or _new_folder(config.algorithm.name), resume)
+    folder.save_config(config.toml())
+    console = Console()
+    try:
+        with ConsoleObserver(console) as observer:
+            result = execute(plan, folder, observer)
+    except KeyboardInterrupt:
+        raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
+    console.print(result_table(result))
+    console.print(result.summary["claim"], highlight=False, markup=False, soft_wrap=True)
+
+
+def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
+    """The configuration file, if any, and the assignments."""
+    file = Path(arguments[0]) if arguments and "=" not in arguments[0] else None
+    assignments = arguments[1:] if file else arguments
+    if file is None and resumed is not None and (resumed / "run.toml").exists():
+        file = resumed / "run.toml"
+    return file, assignments if workers is None else [*assignments, f"engine.workers={workers}"]
+
+
+def _new_folder(algorithm: str) -> Path:
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{algorithm}"
+
+
+def main() -> None:
+    """Runs the command; a known error is one sentence on stderr and its exit code."""
+    try:
+        app(standalone_mode=False)
+    except NormecError as error:
+        print(f"normec: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("normec: interrupted before the first round was complete.", file=sys.stderr)
+        sys.exit(1)
+
+
+__all__ = ["BadInput", "app", "main"]

@@ -1,0 +1,177 @@
+"""The typed configuration: TOML files and `key=value` arguments, merged in order, become an experiment."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from normec.algorithms import Algorithm, algorithm_from_table
+from normec.data import Data, load
+from normec.engine import Engine
+from normec.errors import BadInput, nearest
+from normec.experiment import Experiment, Schedule
+from normec.imports import looks_like_import_path
+from normec.local import LocalMethod, local_from_table
+from normec.models import Model, factory
+from normec.participation import Participation, participation_from_table
+from normec.privacy import Privacy
+from normec.streams import Streams
+
+Tree = dict[str, Any]
+
+SECTIONS = ("data", "model", "local", "algorithm", "participation", "privacy", "engine")
+CHOICES = {"algorithm": "name", "local": "method"}
+"""Keys that decide which other keys their section has: a later layer that changes one starts the section afresh."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A resolved configuration: every setting of a run, checked except for what needs the data."""
+
+    schedule: Schedule
+    data: Data
+    model: Model
+    local: LocalMethod
+    algorithm: Algorithm
+    participation: Participation
+    privacy: Privacy
+    engine: Engine
+
+    @classmethod
+    def from_tree(cls, tree: Tree) -> RunConfig:
+        """Checks a merged tree of settings; what it leaves out takes its default.
+
+        Raises:
+            BadInput: naming the first setting that is unknown, of a wrong type or out of range.
+        """
+        tables = {name: _table(tree, name) for name in SECTIONS}
+        root = {key: value for key, value in tree.items() if key not in SECTIONS}
+        for key in root:
+            if key not in Schedule.model_fields:
+                raise BadInput(key, f" is not a setting. {nearest(key, (*Schedule.model_fields, *SECTIONS))}")
+        return cls(
+            schedule=Schedule(**root),
+            data=Data.from_table("data", tables["data"]),
+            model=Model.from_table("model", tables["model"]),
+            local=local_from_table(tables["local"]),
+            algorithm=algorithm_from_table(tables["algorithm"]),
+            participation=participation_from_table(tables["participation"]),
+            privacy=Privacy.from_table("privacy", _with_default_promise(tables["privacy"])),
+            engine=Engine.from_table("engine", tables["engine"]),
+        )
+
+    def toml(self) -> str:
+        """The configuration in full, from which the run can be repeated anywhere."""
+        data = self.data.table()
+        if self.data.source not in ("digits", "cifar10") and not looks_like_import_path(self.data.source):
+            data["source"] = str(Path(self.data.source).absolute())
+        tree: Tree = {
+            **self.schedule.table(),
+            "data": data,
+            "model": self.model.table(),
+            "local": {"method": self.local.method, **self.local.table()},
+            "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
+            "participation": {"scheme": self.participation.scheme, **self.participation.table()},
+            "privacy": self.privacy.table(),
+            "engine": self.engine.table(),
+        }
+        return tomli_w.dumps(tree)
+
+    def experiment(self) -> Experiment:
+        """Loads the data and the model's factory.
+
+        Raises:
+            BadInput: for a source or a factory that cannot be used.
+        """
+        return Experiment(
+            model=factory(self.model.name),
+            data=load(self.data, Streams(self.schedule.seed)),
+            algorithm=self.algorithm,
+            local=self.local,
+            participation=self.participation,
+            privacy=self.privacy,
+            schedule=self.schedule,
+            engine=self.engine,
+        )
+
+
+def resolve(file: Path | None, assignments: Iterable[str]) -> RunConfig:
+    """The configuration of a TOML file (or the built-in demo) changed by `key=value` arguments; later ones win."""
+    layers = [read_toml(file)] if file else []
+    tree: Tree = {}
+    for layer in [*layers, *map(parse_assignment, assignments)]:
+        tree = merge(tree, layer)
+    return RunConfig.from_tree(tree)
+
+
+def read_toml(path: Path) -> Tree:
+    """A TOML file as a tree of settings."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(str(path), " does not exist. Give the path of a TOML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(str(path), f" cannot be read ({error}). Give a readable TOML file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(str(path), f" is not valid TOML: {error}.") from None
+
+
+def parse_assignment(text: str) -> Tree:
+    """`a.b=c` as a tree; c is a TOML value, or else a plain string."""
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts) or len(parts) > 2:
+        raise BadInput(repr(text), " is no setting. Write key=value or section.key=value.")
+    try:
+        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return {parts[0]: parsed} if len(parts) == 1 else {parts[0]: {parts[1]: parsed}}
+
+
+def merge(earlier: Tree, later: Tree) -> Tree:
+    """Two layers of settings, the later one winning.
+
+    A later `algorithm.name` or `local.method` that differs starts its section afresh, since the other keys belonged to
+    another choice. A later noise_multiplier replaces an epsilon, and the reverse; a later trust="none" replaces both.
+    """
+    merged = dict(earlier)
+    for key, value in later.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _outdated(key, merged[key], value) | value
+        else:
+            merged[key] = value
+    return merged
+
+
+def _outdated(section: str, before: Tree, later: Tree) -> Tree:
+    """The earlier keys of a section without those that the later ones make void."""
+    choice = CHOICES.get(section)
+    if choice and choice in later and later[choice] != before.get(choice, later[choice]):
+        return {}
+    void: set[str] = set()
+    if section == "privacy":
+        void |= {"epsilon"} if "noise_multiplier" in later else set()
+        void |= {"noise_multiplier"} if "epsilon" in later else set()
+        void |= {"epsilon", "noise_multiplier", "delta"} if later.get("trust") == "none" else set()
+    return {key: value for key, value in before.items() if key not in void}
+
+
+def _with_default_promise(privacy: Tree) -> Tree:
+    """The demo's trust and ε, where a configuration names neither noise nor another trust."""
+    promise: Tree = {"trust": "central"} | privacy
+    if promise["trust"] != "none" and not {"epsilon", "noise_multiplier"} & privacy.keys():
+        promise["epsilon"] = 8.0
+    return promise
+
+
+def _table(tree: Tree, name: str) -> Tree:
+    table = tree.get(name, {})
+    if not isinstance(table, dict):
+        raise BadInput(name, f"={table!r} must be a section. Write [{name}] in the file, or {name}.key=value.")
+    return table

@@ -1,0 +1,108 @@
+"""What a person sees of a run in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from normec.experiment import Plan
+from normec.summary import upper
+from normec.training import Run
+
+LINES_WITHOUT_TERMINAL = 10
+
+
+class ConsoleObserver:
+    """Live progress in a terminal; about ten plain lines elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._rounds = 0
+        self._task: Any = None
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+
+    def __enter__(self) -> ConsoleObserver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def started(self, plan: Plan) -> None:
+        for line in opening_lines(plan):
+            self.console.print(line, highlight=False, markup=False)
+        self._rounds = plan.experiment.schedule.rounds
+        if self.console.is_terminal:
+            self._task = self._progress.add_task("round", total=self._rounds, status="")
+            self._progress.start()
+
+    def round(self, row: dict[str, Any]) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, completed=row["round"], status=status(row))
+        elif row["round"] % max(1, self._rounds // LINES_WITHOUT_TERMINAL) == 0 or row["round"] == self._rounds:
+            self.console.print(f"round {row['round']:>4}/{self._rounds}  {status(row)}", highlight=False, markup=False)
+
+
+def opening_lines(plan: Plan) -> list[str]:
+    """What will run, and what a careful reader should know before it does."""
+    chosen, mechanism = plan.experiment, plan.mechanism
+    lines = [
+        f"{chosen.algorithm.name}: {mechanism.clients} clients, {len(plan.federation.y)} training samples, "
+        f"{plan.model.d} parameters, {mechanism.rounds} rounds",
+    ]
+    if mechanism.private:
+        ratio = mechanism.noise_to_bound(plan.model.d)
+        lines.append(
+            f"noise: standard deviation {mechanism.noise_std:.4g} on the sum (noise multiplier {mechanism.noise_multiplier:.4g}); "
+            f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"
+        )
+    if plan.delta is not None and plan.delta >= 1 / mechanism.clients:
+        lines.append(f"warning: delta={plan.delta:g} is not below 1/clients={1 / mechanism.clients:g}: one client may be exposed outright")
+    return lines
+
+
+def status(row: dict[str, Any]) -> str:
+    """Loss, accuracy and ε spent so far, on one line."""
+    parts = [
+        f"loss {_number(row['train_loss'], '.4f')}",
+        f"accuracy {_number(row['test_accuracy'], '.1%')}",
+        f"ε spent {'∞' if row['epsilon'] is None else upper(row['epsilon'])}",
+    ]
+    return "  ".join(parts)
+
+
+def result_table(run: Run) -> Table:
+    """The table at the end of a run."""
+    s = run.summary
+    table = Table(show_header=False, title="Result", title_justify="left")
+    promise = f"({upper(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
+    for name, value in {
+        "test accuracy": _number(s["test_accuracy"], ".1%"),
+        "test loss": _number(s["test_loss"], ".4f"),
+        "training loss": _number(s["train_loss"], ".4f"),
+        "(ε, δ)": promise,
+        "unit": s["unit"],
+        "adjacency": s["adjacency"] or "–",
+        "trust": s["trust"],
+        "sampling": s["sampling"] + ("" if s["rate"] == 1 else f", rate {s['rate']:g}"),
+        "accountant": s["accountant"] or "–",
+        "transmissions": f"{s['transmissions']:,}",
+        "bytes up / down": f"{s['bytes_up']:,} / {s['bytes_down']:,}",
+        "seconds": f"{s['seconds']:.1f}",
+        "folder": str(run.folder) if run.folder else "–",
+    }.items():
+        table.add_row(name, value)
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

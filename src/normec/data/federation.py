@@ -1,0 +1,151 @@
+"""A federation: who holds which samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normec.data.checks import class_names, encode_labels, finite
+from normec.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The samples of all clients, grouped by client, and a common test set.
+
+    Clients are in the order of their ids, and each one's samples in the order of their source, so that results do not
+    depend on the order in which clients are given. Ids are opaque keys. A client may hold no samples.
+
+    x: (n, …) features. y: (n, …) targets; integers are class labels. ids: the M client ids.
+    offsets: (M + 1,) where each client's samples start. test: pooled (x, y) or None.
+    classes: names of the classes, for label targets.
+    """
+
+    x: Tensor
+    y: Tensor
+    ids: tuple[Hashable, ...]
+    offsets: np.ndarray
+    test: tuple[Tensor, Tensor] | None = None
+    classes: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        client_ids: Sequence[Hashable] | np.ndarray,
+        *,
+        test: tuple[Any, Any] | None = None,
+        classes: Sequence[str] | None = None,
+        empty_clients: Sequence[Hashable] = (),
+    ) -> Federation:
+        """From arrays or tensors x (n, …), y (n,) and the id of each sample's client.
+
+        Strings in y become classes in sorted order; integers must be 0 … C − 1 for C classes; floats are regression
+        targets. classes: the class names, where the samples need not show every class. empty_clients: ids of further
+        clients without samples.
+
+        Raises:
+            BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
+        """
+        codes, ids = _group(client_ids, empty_clients)
+        features = _features("x", x)
+        if not len(features) or len(features) != len(codes):
+            raise BadInput("x", f" has {len(features)} samples and client_ids {len(codes)}. Give as many of each, at least one.")
+        names = tuple(classes) if classes is not None else class_names(y, *(test[1:] if test else ()))
+        labels = encode_labels("y", y, names)
+        if len(labels) != len(features):
+            raise BadInput("y", f" has {len(labels)} targets for {len(features)} samples. Give one for each.")
+        held_out = (_features("test x", test[0]), encode_labels("test y", test[1], names)) if test is not None else None
+        order = np.argsort(codes, kind="stable")
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
+        if not np.array_equal(order, np.arange(len(order))):
+            features, labels = features[torch.from_numpy(order)], labels[torch.from_numpy(order)]
+        return cls(features, labels, ids, offsets, held_out, names)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Sequence[tuple[Any, Any]],
+        *,
+        ids: Sequence[Hashable] | None = None,
+        test: tuple[Any, Any] | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Federation:
+        """From one (x, y) a client; ids are their positions unless given. Empty clients are legal."""
+        names = list(ids) if ids is not None else list(range(len(clients)))
+        if len(names) != len(clients) or len(set(names)) != len(names):
+            raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
+        filled = [(name, x, y) for name, (x, y) in zip(names, clients, strict=True) if len(x)]
+        if not filled:
+            raise BadInput("clients", " hold no samples at all. Give at least one client with data.")
+        owners: list[Hashable] = [name for name, x, _ in filled for _ in range(len(x))]
+        return cls.from_arrays(
+            torch.cat([torch.as_tensor(x) for _, x, _ in filled]),
+            np.concatenate([np.asarray(y) for _, _, y in filled]),
+            owners,
+            test=test,
+            classes=classes,
+            empty_clients=[name for name, (x, _) in zip(names, clients, strict=True) if not len(x)],
+        )
+
+    @classmethod
+    def from_dataset(cls, dataset: Any, client_ids: Sequence[Hashable] | np.ndarray, **options: Any) -> Federation:
+        """From a torch map-style Dataset of (x, y) pairs and the id of each sample's client; options as `from_arrays`."""
+        pairs = [dataset[index] for index in range(len(dataset))]
+        if not pairs:
+            raise BadInput("dataset", " is empty. Give one with samples.")
+        x = torch.stack([torch.as_tensor(features) for features, _ in pairs])
+        return cls.from_arrays(x, np.asarray([np.asarray(target) for _, target in pairs]), client_ids, **options)
+
+    def __len__(self) -> int:
+        """M, the number of clients."""
+        return len(self.ids)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(M,) the number of samples of each client."""
+        return np.diff(self.offsets)
+
+    def client(self, index: int) -> tuple[Tensor, Tensor]:
+        """The samples of one client, as views."""
+        start, stop = self.offsets[index], self.offsets[index + 1]
+        return self.x[start:stop], self.y[start:stop]
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Federation:
+        """On a device, floating-point features and targets in a dtype."""
+
+        def move(t: Tensor) -> Tensor:
+            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
+
+        test = (move(self.test[0]), move(self.test[1])) if self.test is not None else None
+        return replace(self, x=move(self.x), y=move(self.y), test=test)
+
+    def fingerprint(self) -> str:
+        """A hash of all samples and of who holds them."""
+        digest = hashlib.blake2b(repr((self.ids, self.classes)).encode(), digest_size=16)
+        for tensor in (self.x, self.y, *(self.test or ())):
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().cpu().numpy().tobytes())
+        digest.update(self.offsets.astype(np.int64).tobytes())
+        return digest.hexdigest()
+
+
+def _group(client_ids: Sequence[Hashable] | np.ndarray, empty: Sequence[Hashable]) -> tuple[np.ndarray, tuple[Hashable, ...]]:
+    """The position of each sample's client among the ids, and the ids in order: by type, then by value."""
+    keys: list[Hashable] = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
+    if any(key != key for key in keys):
+        raise BadInput("client_ids", " holds NaN. Give each sample the id of its client.")
+    ids = tuple(sorted({*keys, *empty}, key=lambda key: (type(key).__name__, key)))
+    position = {key: index for index, key in enumerate(ids)}
+    return np.array([position[key] for key in keys], dtype=np.int64), ids
+
+
+def _features(name: str, x: Any) -> Tensor:
+    return finite(name, x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x)))

@@ -1,0 +1,143 @@
+"""The clients' half of a round: local updates, messages, memories, and the sum of what is transmitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normec.algorithms import Algorithm
+from normec.data import Federation
+from normec.engine.workers import Workers
+from normec.errors import TrainingFailed
+from normec.local import LocalMethod
+from normec.memory import DenseMemory
+from normec.models import FlatModel
+from normec.operators import row_norms, usable
+from normec.streams import Streams
+
+MOST_ROWS, NUMBERS_OF_A_BLOCK = 32, 2**20
+"""Clients whose algorithm step is computed at once: a function of d alone, so that sums do not depend on the workers."""
+
+
+@dataclass
+class ClientStatistics:
+    """What only a simulation can see of the clients of one round."""
+
+    update_norms: list[Tensor] = field(default_factory=list)
+    residual_norms: list[Tensor] = field(default_factory=list)
+    saturated: int = 0
+    dropped: int = 0
+
+    def summary(self, remembers: bool) -> dict[str, float | int | None]:
+        """Norms over the clients that computed, the memory error max_i ‖g_i − v_i‖, and the bounded share."""
+        if not self.update_norms:
+            return {"update_norm_mean": None, "update_norm_max": None, "memory_error": None, "bounded_share": None, "dropped": 0}
+        updates, residuals = torch.cat(self.update_norms), torch.cat(self.residual_norms)
+        finite = usable(updates)
+        counted = updates[finite] if bool(finite.any()) else torch.zeros(1, dtype=updates.dtype)
+        return {
+            "update_norm_mean": float(counted.mean()),
+            "update_norm_max": float(counted.max()),
+            "memory_error": float(residuals[usable(residuals)].amax()) if remembers and bool(finite.any()) else None,
+            "bounded_share": self.saturated / len(updates),
+            "dropped": self.dropped,
+        }
+
+
+@dataclass(frozen=True)
+class _Block:
+    total: Tensor
+    update_norms: Tensor
+    residual_norms: Tensor
+    saturated: int
+
+
+@dataclass
+class Clients:
+    """All the clients of a simulated federation: their data, their memories, and how they compute.
+
+    strict: end the run when an update is not finite (without privacy); otherwise such a client's message is zero and its
+    memory stays (with privacy, where an error would tell on the client).
+    """
+
+    federation: Federation
+    local: LocalMethod
+    algorithm: Algorithm
+    memory: DenseMemory
+    workers: Workers
+    streams: Streams
+    strict: bool
+
+    def round(self, x: Tensor, cohort: np.ndarray, k: int) -> tuple[Tensor, ClientStatistics]:
+        """Round k at the model x (d,): the sum (d,), in float64, of the cohort's messages, and statistics.
+
+        Clients that compute move their memories, whether or not they are in the cohort (a mask of shape (M,)).
+        """
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        statistics = ClientStatistics()
+
+        def work(model: FlatModel, clients: np.ndarray) -> _Block:
+            return self._block(model, x, clients, cohort, k)
+
+        for block in self.workers.map(work, self._blocks(self.computing(cohort), len(x))):
+            total += block.total
+            statistics.update_norms.append(block.update_norms)
+            statistics.residual_norms.append(block.residual_norms)
+            statistics.saturated += block.saturated
+            statistics.dropped += int((~usable(block.update_norms)).sum())
+        return total, statistics
+
+    def computing(self, cohort: np.ndarray) -> np.ndarray:
+        """The indices of the clients that compute in a round with this cohort."""
+        return np.arange(len(cohort)) if self.algorithm.everyone_computes else np.flatnonzero(cohort)
+
+    def start(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Moves every memory to the algorithm's start at x (d,); returns the mean of each slot (d,)."""
+
+        def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
+            memory = self.algorithm.start(self._updates(model, x, clients, 0))
+            self.memory.write(clients, memory)
+            return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
+
+        sums = list(self.workers.map(work, self._blocks(np.arange(len(self.federation)), len(x))))
+        return tuple((torch.stack(slot).sum(0) / len(self.federation)).to(x.dtype) for slot in zip(*sums, strict=True))
+
+    def _block(self, model: FlatModel, x: Tensor, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
+        update = self._updates(model, x, clients, k)
+        update_norms = row_norms(update)
+        if self.strict and not bool(usable(update_norms).all()):
+            first = clients[int((~usable(update_norms)).nonzero()[0, 0])]
+            raise TrainingFailed(
+                f"round {k + 1}: the update of client {self.federation.ids[first]!r} is not finite. "
+                "Lower local.lr or algorithm.server_lr, or check that client's data."
+            )
+        step = self.algorithm.client(update, self.memory.read(clients))
+        self.memory.write(clients, step.memory)
+        transmitted = torch.from_numpy(cohort[clients]).to(x.device)
+        residual_norms = row_norms(step.residual)
+        return _Block(
+            total=step.message[transmitted].sum(0, dtype=torch.float64),
+            update_norms=update_norms,
+            residual_norms=residual_norms,
+            saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),
+        )
+
+    def _updates(self, model: FlatModel, x: Tensor, clients: np.ndarray, k: int) -> Tensor:
+        """Scaled local updates (G, d) of these clients, in the unit that the algorithm bounds."""
+        out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
+        for row, client in zip(out, clients.tolist(), strict=True):
+            samples = self.federation.client(client)
+            if model.stochastic:
+                torch.manual_seed(self.streams.torch_seed("forward", k, client))
+            schedule = self.local.schedule(len(samples[1]), k, client, self.streams)
+            model.local_update(x, samples, schedule, self.local.lr, out=row)
+        scale = self.algorithm.update_scale(self.local.lr)
+        return out if scale == 1.0 else out.mul_(scale)
+
+    def _blocks(self, clients: np.ndarray, d: int) -> Iterator[np.ndarray]:
+        rows = max(1, min(MOST_ROWS, NUMBERS_OF_A_BLOCK // d))
+        return (clients[start : start + rows] for start in range(0, len(clients), rows))

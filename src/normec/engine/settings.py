@@ -1,0 +1,50 @@
+"""How a run computes: the `[engine]` section. Nothing here changes what is computed, up to the dtype's rounding."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from normec.errors import BadInput
+from normec.settings import Count, Settings, Text
+
+
+class Engine(Settings):
+    """backend: "loop" computes one client after the other in each worker. workers: threads, one core each.
+
+    device, dtype: where and in which precision. eval_every, checkpoint_every: in rounds; the last round has both.
+    memory_limit: bytes allowed for client memories, "auto" for what the machine has free.
+    """
+
+    backend: Literal["auto", "loop"] = "auto"
+    workers: Count = 1
+    device: Text = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    eval_every: Count = 1
+    checkpoint_every: Count = 10
+    memory_limit: Literal["auto"] | Count = "auto"
+
+    def __init__(self, **values: object) -> None:
+        if values.get("backend") == "vmap":
+            raise BadInput("backend", "='vmap' is not available in this version. Use auto or loop.")
+        super().__init__(**values)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device, checked to exist.
+
+        Raises:
+            BadInput: where torch does not know it or this machine does not have it.
+        """
+        try:
+            device = torch.device(self.device)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise BadInput("engine.device", f"={self.device!r} cannot be used here: {reason}. Use cpu.") from None
+        return device

@@ -1,0 +1,43 @@
+"""The two ways a run can end badly, each with one sentence for the person who started it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NormecError(Exception):
+    """Base of every error that normec raises on purpose."""
+
+    exit_code = 1
+
+
+class BadInput(NormecError, ValueError):
+    """A setting or a file that cannot be used; raised before any training.
+
+    `setting` names what is wrong (`local.lr`), `problem` continues the sentence
+    (`=nan must be a finite number > 0.`), so that an outer layer can say where the setting stands.
+    """
+
+    exit_code = 2
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(f"{setting}{problem}")
+        self.setting, self.problem = setting, problem
+
+    def under(self, section: str) -> BadInput:
+        """The same error, its setting named from the root of the configuration."""
+        return BadInput(f"{section}.{self.setting}", self.problem)
+
+
+class TrainingFailed(NormecError, RuntimeError):
+    """A run that started and could not go on; what it had saved is intact."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error sentence: the closest known name, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {close[0]}?"
+    return f"Known: {', '.join(names)}." if names else "There are none."

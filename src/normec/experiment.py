@@ -1,0 +1,136 @@
+"""What a user asks for, and the plan it becomes: everything checked and calibrated before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from normec.algorithms import Algorithm
+from normec.data import Federation
+from normec.engine import Engine
+from normec.errors import BadInput
+from normec.local import LocalMethod
+from normec.memory import check_fits, memory_bytes
+from normec.models import Factory, FlatModel, Loss, build
+from normec.participation import Participation
+from normec.privacy import Mechanism, Privacy, SpentSoFar, calibrate
+from normec.settings import Count, Seed, Settings
+from normec.streams import Streams
+
+PROBE_SAMPLES = 8
+
+
+class Schedule(Settings):
+    """The keys at the root of a configuration. rounds: the number of releases (the theorems' K is rounds − 1)."""
+
+    rounds: Count = 60
+    seed: Seed = 42
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The choices that make a run. loss: (outputs, targets) → the mean loss of a batch."""
+
+    model: Factory
+    data: Federation
+    algorithm: Algorithm
+    local: LocalMethod
+    participation: Participation
+    privacy: Privacy
+    schedule: Schedule
+    loss: Loss = functional.cross_entropy
+    engine: Engine = Engine()  # noqa: RUF009 (immutable)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment that can start: its data on the device, its model flat, its noise calibrated.
+
+    delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds.
+    """
+
+    experiment: Experiment
+    federation: Federation
+    model: FlatModel
+    mechanism: Mechanism
+    delta: float | None
+    spent: SpentSoFar
+    streams: Streams
+
+    def describe(self) -> dict[str, Any]:
+        """The settings that decide the result, as plain values: equal descriptions give bit-equal runs."""
+        chosen, engine = self.experiment, self.experiment.engine.table()
+        return {
+            **chosen.schedule.table(),
+            "algorithm": {"name": chosen.algorithm.name, **chosen.algorithm.table()},
+            "local": {"method": chosen.local.method, **chosen.local.table()},
+            "participation": {"scheme": chosen.participation.scheme, **chosen.participation.table()},
+            "privacy": {**chosen.privacy.table(), "delta": self.delta},
+            "engine": {key: engine[key] for key in ("dtype", "device", "eval_every")},
+            "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
+            "model": {"parameters": self.model.d, "start": self.model.fingerprint()},
+        }
+
+
+def prepare(experiment: Experiment) -> Plan:
+    """Checks an experiment, builds its model and calibrates its noise.
+
+    Raises:
+        BadInput: for anything that cannot be trained, naming the setting.
+    """
+    engine, algorithm, data = experiment.engine, experiment.algorithm, experiment.data
+    _check_labels(experiment)
+    _check_start(experiment)
+    streams = Streams(experiment.schedule.seed)
+    device = engine.torch_device
+    classes = len(data.classes) if data.classes else None
+    module = build(experiment.model, data.x[0], classes, streams.torch_seed("model"))
+    model = FlatModel(module, experiment.loss, device, engine.torch_dtype)
+    federation = data.to(device, engine.torch_dtype)
+    with torch.random.fork_rng(devices=[]):
+        model.probe((federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]))
+    if model.stochastic and engine.workers > 1:
+        problem = f"={engine.workers}: this model draws random numbers in its forward pass (dropout). Use engine.workers=1."
+        raise BadInput("engine.workers", problem)
+    needed = memory_bytes(algorithm.client_slots, len(data), model.d, model.vector.element_size())
+    check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
+    mechanism, delta = _mechanism(experiment)
+    return Plan(experiment, federation, model, mechanism, delta, SpentSoFar(mechanism, delta or 0.0), streams)
+
+
+def _mechanism(experiment: Experiment) -> tuple[Mechanism, float | None]:
+    """The mechanism with its noise, and δ."""
+    privacy, clients = experiment.privacy, len(experiment.data)
+    mechanism = Mechanism(
+        trust=privacy.trust,
+        adjacency=privacy.adjacency,
+        bound=experiment.algorithm.operator.bound,
+        noise_multiplier=privacy.noise_multiplier or 0.0,
+        participation=experiment.participation,
+        clients=clients,
+        rounds=experiment.schedule.rounds,
+    )
+    if mechanism.expected <= 0:
+        raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
+    if privacy.trust == "none":
+        return mechanism, None
+    delta = privacy.delta_for(clients)
+    if privacy.epsilon is None:
+        return mechanism, delta
+    return replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta)), delta
+
+
+def _check_labels(experiment: Experiment) -> None:
+    data = experiment.data
+    if experiment.loss is functional.cross_entropy and (data.classes is None or len(data.classes) < 2):
+        held = "holds no class labels" if data.classes is None else f"holds one class only ({data.classes[0]!r})"
+        raise BadInput("data", f" {held}. The cross-entropy loss needs two classes or more; give another loss for other targets.")
+
+
+def _check_start(experiment: Experiment) -> None:
+    if experiment.algorithm.starts_from_updates and experiment.privacy.trust != "none":
+        problem = "='local' makes the start of the server's estimate a release of its own. Use it with privacy.trust='none' only."
+        raise BadInput("algorithm.init", problem)

@@ -1,0 +1,101 @@
+"""Local methods: what a client does with the model it received.
+
+Every method is a schedule of mini-batches; the client steps with γ / len(schedule) on each, so that
+g_i(x) = (x − T_i(x)) / γ is the mean of the gradients met on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from normec.settings import Count, Positive, Settings, choose
+from normec.streams import Streams
+
+Batch = slice | np.ndarray
+"""Which of a client's samples enter one local step."""
+
+
+class LocalMethod(Settings):
+    """Base of the local methods.
+
+    steps: T, the number of steps (gd, sgd) or of passes (ig, rr, so). lr: γ, of the whole local update.
+    batch_size: samples in a mini-batch (gd takes them all); the last short one of a pass is kept.
+    """
+
+    method: ClassVar[str]
+    steps: Count = 5
+    lr: Positive = 0.5
+    batch_size: Count = 32
+
+    def schedule(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        """The mini-batches of one client in round k; none for a client without samples."""
+        if samples == 0:
+            return ()
+        return self._batches(samples, k, client, streams)
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        raise NotImplementedError
+
+    def _cut(self, order: np.ndarray) -> list[Batch]:
+        return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+
+
+class GD(LocalMethod):
+    """Local gradient descent: x_{j+1} = x_j − (γ / T) ∇f_i(x_j), j < T (Algorithm 1 with T steps)."""
+
+    method: ClassVar[str] = "gd"
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        return [slice(None)] * self.steps
+
+
+class IG(LocalMethod):
+    """Cyclic incremental gradient: x_{j+1} = x_j − (γ / N) ∇f_ij(x_j) over the N mini-batches in their fixed order."""
+
+    method: ClassVar[str] = "ig"
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        cuts = range(0, samples, self.batch_size)
+        return [slice(start, start + self.batch_size) for start in cuts] * self.steps
+
+
+class RR(LocalMethod):
+    """Random reshuffling: as IG, in a new random order of the samples for each pass and round."""
+
+    method: ClassVar[str] = "rr"
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        generator = streams.generator("local", k, client)
+        return [batch for _ in range(self.steps) for batch in self._cut(generator.permutation(samples))]
+
+
+class SO(LocalMethod):
+    """Shuffle-once: as IG, in one random order of each client's samples, the same in every round."""
+
+    method: ClassVar[str] = "so"
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        return self._cut(streams.generator("shuffle-once", 0, client).permutation(samples)) * self.steps
+
+
+class SGD(LocalMethod):
+    """Stochastic gradient: T mini-batches, each drawn without replacement from all of the client's samples."""
+
+    method: ClassVar[str] = "sgd"
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        generator = streams.generator("local", k, client)
+        size = min(self.batch_size, samples)
+        return [generator.choice(samples, size, replace=False) for _ in range(self.steps)]
+
+
+METHODS: dict[str, type[LocalMethod]] = {kind.method: kind for kind in (GD, IG, RR, SO, SGD)}
+
+
+def local_from_table(table: dict[str, Any]) -> LocalMethod:
+    """The `[local]` section: `method`, and its settings."""
+    table = dict(table)
+    return choose("local.method", table.pop("method", "gd"), METHODS).from_table("local", table)

@@ -1,0 +1,71 @@
+"""Built-in models, and factories by import path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normec.errors import BadInput
+from normec.imports import load_object, looks_like_import_path
+from normec.settings import Settings, Text, choose
+
+Factory = Callable[..., nn.Module]
+
+
+class Model(Settings):
+    """The `[model]` section: a built-in name, or `package.module:factory`."""
+
+    name: Text = "logistic"
+
+
+def logistic(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression on flattened features, starting at zero: weight (classes, features), then bias (classes,)."""
+    linear = nn.Linear(_features(input_shape), classes)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two layers with 64 hidden units and ReLU, in torch's default initialisation."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(_features(input_shape), 64), nn.ReLU(), nn.Linear(64, classes))
+
+
+MODELS: dict[str, Factory] = {"logistic": logistic, "mlp": mlp}
+
+
+def factory(name: str) -> Factory:
+    """The factory that a `[model]` section names."""
+    if looks_like_import_path(name):
+        return load_object("model.name", name)
+    return choose("model.name", name, MODELS)
+
+
+def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.Module:
+    """The module of a factory, with its random initialisation drawn from `seed`.
+
+    A factory may ask for `input_shape` (of one sample) and `classes` by those parameter names, or for nothing.
+
+    Raises:
+        BadInput: where the factory fails or returns no torch.nn.Module.
+    """
+    label = getattr(make, "__qualname__", repr(make))
+    offered: dict[str, Any] = {"input_shape": tuple(sample.shape), "classes": classes}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            asked = inspect.signature(make).parameters
+            module = make(**{name: value for name, value in offered.items() if name in asked})
+        except Exception as error:  # whatever a user's factory raises
+            raise BadInput("model", f": {label} failed ({type(error).__name__}: {error}).") from error
+    if not isinstance(module, nn.Module):
+        raise BadInput("model", f": {label} returned {type(module).__name__}. Return a torch.nn.Module.")
+    return module
+
+
+def _features(input_shape: tuple[int, ...]) -> int:
+    return int(torch.Size(input_shape).numel())

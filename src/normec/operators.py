@@ -1,0 +1,86 @@
+"""Operators that bound a message: each works on rows and carries the bound it guarantees.
+
+Privacy rests on these bounds, so rounding must not break them: norms are accumulated in float64, a scaled row is kept
+strictly inside its ball (by 1e-6 in float32, 1e-13 in float64), and a row that is not finite, or longer than 1e30, gives
+zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+LARGEST_NORM = 1e30
+"""A longer row has diverged, and is treated as a non-finite one: its products would leave float32's range."""
+
+
+class Operator(Protocol):
+    """A bounded map of rows (G, d) to rows (G, d)."""
+
+    @property
+    def bound(self) -> float:
+        """The largest norm of an output row, for any input."""
+
+    def __call__(self, rows: Tensor) -> Tensor: ...
+
+    def saturates(self, norms: Tensor) -> Tensor:
+        """Of inputs with these norms (G,), which ones (bool, (G,)) lose their length to the bound."""
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Euclidean norms (G,) of rows (G, d), accumulated in float64."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+
+
+def usable(norms: Tensor) -> Tensor:
+    """Which rows (bool, (G,)) with these norms are finite and have not diverged."""
+    return norms < LARGEST_NORM
+
+
+@dataclass(frozen=True)
+class SmoothedNormalization:
+    """Norm_α(g) = g / (α + ‖g‖), α ≥ 0, with ‖Norm_α(g)‖ < 1 and Norm_α(0) = 0.
+
+    α = 0 is full normalization. Reference: Bu et al. 2023; `paper`, Section 3.
+    """
+
+    alpha: float
+    bound: float = 1.0
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        norms = row_norms(rows)
+        return _scale(rows, norms, torch.minimum(1 / (self.alpha + norms), (1 - _margin(rows)) / norms))
+
+    def saturates(self, norms: Tensor) -> Tensor:
+        """‖g‖ > α: the message is past half of its bound."""
+        return norms > self.alpha
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Clip_C(g) = g · min(1, C / ‖g‖), C > 0: one joint norm over the whole vector. Reference: Abadi et al. 2016."""
+
+    bound: float
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        norms = row_norms(rows)
+        return _scale(rows, norms, (self.bound * (1 - _margin(rows)) / norms).clamp(max=1))
+
+    def saturates(self, norms: Tensor) -> Tensor:
+        """‖g‖ > C: the row is clipped."""
+        return norms > self.bound
+
+
+def _margin(rows: Tensor) -> float:
+    """The relative distance kept from the bound: above the rounding of the factor, the product and the norm."""
+    return 1e-13 if rows.dtype == torch.float64 else 1e-6
+
+
+def _scale(rows: Tensor, norms: Tensor, factor: Tensor) -> Tensor:
+    """rows · factor, with rows of norm zero and unusable ones (NaN, inf) mapped to exactly zero."""
+    counts = usable(norms) & (norms > 0)
+    factor = torch.where(counts, factor, 0.0).clamp(max=torch.finfo(rows.dtype).max)
+    return (rows * factor[:, None].to(rows.dtype)).masked_fill_(~counts[:, None], 0.0)

@@ -1,0 +1,91 @@
+"""Who takes part in a round: the cohort, and the sampling half of the privacy mechanism."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from normec.errors import BadInput
+from normec.settings import Probability, Settings, choose
+from normec.streams import Streams
+
+
+class Participation(Settings):
+    """Base: draws the clients that transmit in a round."""
+
+    scheme: ClassVar[str]
+
+    def expected(self, clients: int) -> float:
+        """The public denominator pM of every mean: the expected number of participants, never the realised one."""
+        raise NotImplementedError
+
+    def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
+        """The participants of round k as a boolean mask of shape (clients,)."""
+        raise NotImplementedError
+
+
+class Poisson(Participation):
+    """Each client independently with probability `rate` in each round (Algorithm 1, step 3).
+
+    A cohort may be empty: under DP the round then releases noise alone.
+    """
+
+    scheme: ClassVar[str] = "poisson"
+    rate: Probability = 1.0
+
+    def __init__(self, rate: float = 1.0) -> None:
+        super().__init__(rate=rate)
+
+    def expected(self, clients: int) -> float:
+        return self.rate * clients
+
+    def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
+        return streams.generator("participation", k).random(clients) < self.rate
+
+
+class Fixed(Participation):
+    """A cohort of exactly `rate` · M clients (rounded), uniformly without replacement.
+
+    Another mechanism than Poisson sampling, with its own accounting.
+    """
+
+    scheme: ClassVar[str] = "fixed"
+    rate: Probability = 1.0
+
+    def __init__(self, rate: float = 1.0) -> None:
+        super().__init__(rate=rate)
+
+    def expected(self, clients: int) -> float:
+        size = round(self.rate * clients)
+        if size < 1:
+            raise BadInput("participation.rate", f"={self.rate} of {clients} clients is nobody. Use at least {1 / clients:g}.")
+        return float(size)
+
+    def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
+        chosen = streams.generator("participation", k).permutation(clients)[: int(self.expected(clients))]
+        return np.isin(np.arange(clients), chosen)
+
+
+class Full(Participation):
+    """Every client in every round."""
+
+    scheme: ClassVar[str] = "full"
+
+    def expected(self, clients: int) -> float:
+        return float(clients)
+
+    def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
+        return np.ones(clients, dtype=bool)
+
+
+SCHEMES: dict[str, type[Participation]] = {kind.scheme: kind for kind in (Poisson, Fixed, Full)}
+
+
+def participation_from_table(table: dict[str, Any]) -> Participation:
+    """The `[participation]` section: `scheme`, and `rate` for the schemes that have one."""
+    table = dict(table)
+    kind = choose("participation.scheme", table.pop("scheme", "poisson"), SCHEMES)
+    if kind is Full and table.get("rate") == 1:
+        del table["rate"]
+    return kind.from_table("participation", table)

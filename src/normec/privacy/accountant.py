@@ -1,0 +1,161 @@
+"""ε of a mechanism, by dp-accounting: the smallest of the upper bounds that apply.
+
+| sampling | zero-out | replace-one |
+| --- | --- | --- |
+| full | Gaussian, closed form | Gaussian, closed form |
+| poisson | PLD, RDP | PLD |
+| fixed | no accountant: the bound without amplification | RDP |
+
+The bound without amplification (a client in every round) holds for every sampling and enters each minimum.
+`noise_multiplier` is σ/C everywhere; the adjacency doubles the distance exactly once, here. dp-accounting's PLD doubles it
+for REPLACE_ONE by itself, its RDP and its closed form do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from normec.privacy.mechanism import Mechanism
+
+UNAMPLIFIED = "gaussian without amplification"
+SMALLEST_PLD_NOISE = 0.3
+"""Below this noise multiplier PLD with sampling does not finish: its losses span too wide a range."""
+SMALLEST_PLD_DELTA = 1e-14
+"""PLD truncates tails of about this mass, and answers infinity below."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """An upper bound on ε and the accountant that gave it."""
+
+    epsilon: float
+    accountant: str
+
+
+NOTHING = Spent(math.inf, "none")
+
+
+def epsilon(mechanism: Mechanism, delta: float) -> Spent:
+    """ε of all rounds of a mechanism at δ; infinite without noise, 0 for no rounds. A pure function."""
+    if not mechanism.private:
+        return NOTHING
+    if mechanism.rounds == 0:
+        return Spent(0.0, "none")
+    return min(unamplified(mechanism, delta), rdp(mechanism, delta), pld(mechanism, delta), key=lambda s: s.epsilon)
+
+
+class SpentSoFar:
+    """ε after k rounds of a planned run: an upper bound for each k, never above the plan's own ε.
+
+    It works on a coarser grid of privacy losses than the plan, so that a value for every round stays cheap; a coarser
+    grid only makes it larger.
+    """
+
+    def __init__(self, mechanism: Mechanism, delta: float) -> None:
+        self.mechanism, self.delta = mechanism, delta
+        self.planned = epsilon(mechanism, delta)
+        """The claim: ε of all planned rounds."""
+        self._grid = 5 * pld_grid(self.planned.epsilon, mechanism.rounds)
+
+    def after(self, rounds: int) -> float:
+        """ε spent by the first `rounds` rounds."""
+        if rounds == 0 and self.mechanism.private:
+            return 0.0
+        if rounds == self.mechanism.rounds or not self.mechanism.private:
+            return self.planned.epsilon
+        part = replace(self.mechanism, rounds=rounds)
+        bounds = [self.planned, unamplified(part, self.delta)]
+        if self.planned.accountant == "PLD":
+            bounds.append(pld(part, self.delta, self._grid))
+        if self.planned.accountant == "RDP":
+            bounds.append(rdp(part, self.delta))
+        return min(bound.epsilon for bound in bounds)
+
+
+def pld_grid(epsilon: float, rounds: int) -> float:
+    """The step of the privacy losses at which PLD resolves this ε over K rounds: min(1e-3, ε / (20 √K))."""
+    return min(1e-3, max(epsilon, 1e-3) / (20 * math.sqrt(rounds)))
+
+
+def unamplified(mechanism: Mechanism, delta: float) -> Spent:
+    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) with μ = distance · √K / z: a client in every round."""
+    import dp_accounting
+
+    noise = mechanism.noise_multiplier / (mechanism.distance * math.sqrt(mechanism.rounds))
+    exact = mechanism.sampling == "full"
+    return Spent(float(dp_accounting.get_epsilon_gaussian(noise, delta)), "gaussian closed form" if exact else UNAMPLIFIED)
+
+
+def rdp(mechanism: Mechanism, delta: float, orders: Sequence[float] | None = None) -> Spent:
+    """Rényi DP, where dp-accounting supports the combination: Poisson with zero-out, fixed with replace-one.
+
+    orders: the Rényi orders to minimise over, dp-accounting's own by default; fewer are faster and give a larger ε.
+    """
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    if mechanism.sampling == "poisson" and mechanism.adjacency == "zero-out":
+        relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+        gaussian = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
+        event: Any = dp_accounting.PoissonSampledDpEvent(mechanism.rate, gaussian)
+    elif mechanism.sampling == "fixed" and mechanism.adjacency == "replace-one":
+        relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+        gaussian = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier / mechanism.distance)
+        event = dp_accounting.SampledWithoutReplacementDpEvent(mechanism.clients, int(mechanism.expected), gaussian)
+    else:
+        return Spent(math.inf, "RDP")
+    accountant = RdpAccountant(orders, relation)
+    with _quiet():
+        accountant.compose(event, mechanism.rounds)
+        return Spent(float(accountant.get_epsilon(delta)), "RDP")
+
+
+def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
+    """Privacy loss distributions, for Poisson sampling; infinite where they do not finish or do not resolve δ.
+
+    grid: the step of the losses, by default refined until it resolves the ε it gives.
+    """
+    if mechanism.sampling != "poisson" or delta < SMALLEST_PLD_DELTA:
+        return Spent(math.inf, "PLD")
+    if mechanism.noise_multiplier / mechanism.distance < SMALLEST_PLD_NOISE:
+        return Spent(math.inf, "PLD")
+    if grid is None:
+        grid = 1e-3
+        while (finer := pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds)) < 0.9 * grid:
+            grid = finer
+    one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, grid)
+    with _quiet():
+        return Spent(float(one.self_compose(mechanism.rounds).get_epsilon_for_delta(delta)), "PLD")
+
+
+@lru_cache(maxsize=8)
+def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float) -> Any:
+    import dp_accounting
+    from dp_accounting.pld import privacy_loss_distribution
+
+    relations = dp_accounting.NeighboringRelation
+    relation = relations.REPLACE_ONE if adjacency == "replace-one" else relations.REPLACE_SPECIAL
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier,
+        value_discretization_interval=grid,
+        sampling_prob=rate,
+        neighboring_relation=relation,
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without absl's warnings about Rényi orders that dp-accounting leaves out of its minimum by itself."""
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,81 @@
+"""Typed, frozen settings: what users write, checked once, with one clear sentence when it is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from normec.errors import BadInput, nearest
+
+Positive = Annotated[float, Field(gt=0, description="a finite number > 0")]
+NonNegative = Annotated[float, Field(ge=0, description="a finite number >= 0")]
+Probability = Annotated[float, Field(gt=0, le=1, description="a number in (0, 1]")]
+OpenUnit = Annotated[float, Field(gt=0, lt=1, description="a number strictly between 0 and 1")]
+Fraction = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
+Count = Annotated[int, Field(ge=1, le=10**12, description="a whole number >= 1")]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number in [0, 2^63)")]
+Switch = Annotated[bool, Field(description="true or false")]
+Text = Annotated[str, Field(min_length=1, description="a non-empty string")]
+
+
+K = TypeVar("K")
+
+
+class Settings(BaseModel):
+    """Base of every group of settings.
+
+    Types are strict (no "5" for 5, no true for 1), NaN and infinity fail every check, unknown names are refused with
+    the nearest valid one, and instances are immutable.
+
+    Raises:
+        BadInput: naming the setting, its value and what it must be.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _sentence(type(self), error) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_numbers(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
+
+    @classmethod
+    def from_table(cls, section: str, table: dict[str, Any]) -> Self:
+        """The settings of one section of a configuration; errors name `section.key`."""
+        try:
+            return cls(**table)
+        except BadInput as error:
+            raise error.under(section) from None
+
+    def table(self) -> dict[str, Any]:
+        """The settings as plain values, without those left unset; `from_table` reads them back."""
+        return self.model_dump(exclude_none=True)
+
+
+def choose(setting: str, name: object, known: dict[str, K]) -> K:
+    """The entry of `known` that a setting names.
+
+    Raises:
+        BadInput: with the nearest known name.
+    """
+    if not isinstance(name, str) or name not in known:
+        raise BadInput(setting, f"={name!r} is not known. {nearest(str(name), known)}")
+    return known[name]
+
+
+def _sentence(owner: type[Settings], error: ValidationError) -> BadInput:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else owner.__name__
+    if first["type"] == "extra_forbidden":
+        return BadInput(name, f" is not a setting here. {nearest(name, owner.model_fields)}")
+    if first["type"] == "missing":
+        return BadInput(name, f" is missing. Give {owner.__name__} a value for {name}.")
+    expected = owner.model_fields[name].description or first["msg"].removeprefix("Input should be ")
+    return BadInput(name, f"={first['input']!r} must be {expected}.")

@@ -1,0 +1,117 @@
+"""The front door: one federated training run, round by round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from normec.algorithms import Algorithm
+from normec.data import Federation
+from normec.engine import Clients, Engine, Workers
+from normec.experiment import Experiment, Plan, Schedule, prepare
+from normec.folder import RunFolder
+from normec.interrupts import deferred_interrupt
+from normec.local import LocalMethod
+from normec.memory import DenseMemory
+from normec.models import Factory, Loss
+from normec.participation import Participation
+from normec.privacy import Privacy
+from normec.recorder import Observer, Recorder, State
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. metrics: one dict a round, as in metrics.jsonl. epsilon: the claim for the whole run, or ∞."""
+
+    model: nn.Module
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any]
+    epsilon: float
+    folder: Path | None
+
+
+def train(
+    *,
+    model: Factory,
+    data: Federation,
+    algorithm: Algorithm,
+    local: LocalMethod,
+    participation: Participation,
+    privacy: Privacy,
+    rounds: int,
+    seed: int = 42,
+    loss: Loss = functional.cross_entropy,
+    engine: Engine | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Run:
+    """Trains a model on a federation, with the privacy that is asked for.
+
+    model: makes the torch.nn.Module; it may ask for `input_shape` and `classes`. loss: (outputs, targets) → batch mean.
+    out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
+
+    Raises:
+        BadInput: before any training, for settings or data that cannot be used.
+        TrainingFailed: where an update, a loss or the model stops being finite, naming the round.
+        KeyboardInterrupt: at the end of the round in which Ctrl-C was pressed, with a checkpoint.
+    """
+    schedule = Schedule(rounds=rounds, seed=seed)
+    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, loss, engine or Engine())
+    plan = prepare(chosen)
+    return execute(plan, RunFolder.open(Path(out), resume) if out is not None else None, observer)
+
+
+def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
+    """Runs a plan: Algorithm 1, and what is written down about it."""
+    chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
+    algorithm, rounds = chosen.algorithm, chosen.schedule.rounds
+    recorder = Recorder(plan, folder, observer)
+    state = _start(plan)
+    with (
+        torch.random.fork_rng(devices=[]),
+        Workers(plan.model, chosen.engine.workers) as workers,
+        deferred_interrupt() as interrupted,
+    ):
+        clients = Clients(
+            federation=plan.federation,
+            local=chosen.local,
+            algorithm=algorithm,
+            memory=state.memory,
+            workers=workers,
+            streams=streams,
+            strict=mechanism.trust == "none",
+        )
+        if not recorder.resume(state) and algorithm.starts_from_updates:
+            state.server = clients.start(state.x)
+            state.transmissions = state.computations = mechanism.clients
+        recorder.started(state)
+
+        for k in range(state.rounds_done, rounds):
+            cohort = chosen.participation.cohort(mechanism.clients, k, streams)
+            total, statistics = clients.round(state.x, cohort, k)
+            mean = mechanism.release(total, streams, k).to(state.x.dtype)
+            state.x, state.server = algorithm.server(state.x, state.server, mean, mechanism.rate)
+
+            state.rounds_done = k + 1
+            state.transmissions += int(cohort.sum())
+            state.computations += len(clients.computing(cohort))
+            recorder.round(state, statistics)
+            if interrupted() and state.rounds_done < rounds:
+                recorder.checkpoint(state)
+                raise KeyboardInterrupt
+
+        summary = recorder.finish(state)
+    path = folder.path if folder else None
+    return Run(plan.model.module, recorder.metrics, summary, plan.spent.planned.epsilon, path)
+
+
+def _start(plan: Plan) -> State:
+    """The model as its factory made it; memories and server vectors at zero."""
+    algorithm, x = plan.experiment.algorithm, plan.model.vector.clone()
+    memory = DenseMemory(algorithm.client_slots, plan.mechanism.clients, like=x)
+    return State(x, tuple(torch.zeros_like(x) for _ in algorithm.server_slots), memory)
