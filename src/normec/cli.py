@@ -54,11 +54,14 @@ def train(
     from normec.folder import RunFolder
     from normec.training import execute
 
+    if resume and out is None:
+        raise BadInput("--resume", " needs the folder of the run. Add --out DIR.")
     file, assignments = _arguments(run or [], out if resume else None, workers)
     config = resolve(file, assignments)
     plan = prepare(config.experiment())
     folder = RunFolder.open(out or _new_folder(config.algorithm.name), resume)
-    folder.save_config(config.toml())
+    if not resume:
+        folder.save_config(config.toml())
     console = Console()
     try:
         with ConsoleObserver(console) as observer:
@@ -85,13 +88,7 @@ def _new_folder(algorithm: str) -> Path:
 def main() -> None:
     """Runs the command; a known error is one sentence on stderr and its exit code."""
     try:
-        app(standalone_mode=False)
+        app()
     except NormecError as error:
-        print(f"normec: {error}", file=sys.stderr)
+        typer.echo(f"normec: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("normec: interrupted before the first round was complete.", file=sys.stderr)
-        sys.exit(1)
-
-
-__all__ = ["BadInput", "app", "main"]

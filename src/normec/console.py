@@ -35,7 +35,8 @@ class ConsoleObserver:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        if self._task is not None:
+            self._progress.stop()
 
     def started(self, plan: Plan) -> None:
         for line in opening_lines(plan):

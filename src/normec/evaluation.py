@@ -35,7 +35,7 @@ def _train_loss(model: FlatModel, x: Tensor, federation: Federation) -> float:
     for clients in _groups(federation):
         samples = [federation.client(client) for client in clients]
         outputs = model.outputs(x, torch.cat([features for features, _ in samples]))
-        parts = outputs.split([len(targets) for _, targets in samples])
+        parts = torch.split(outputs, [len(targets) for _, targets in samples])
         losses += [model.loss(part, targets) for part, (_, targets) in zip(parts, samples, strict=True)]
     return float(torch.stack(losses).double().mean())
 

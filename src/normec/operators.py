@@ -32,7 +32,8 @@ class Operator(Protocol):
 
 def row_norms(rows: Tensor) -> Tensor:
     """Euclidean norms (G,) of rows (G, d), accumulated in float64."""
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms
 
 
 def usable(norms: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ def _margin(rows: Tensor) -> float:
 
 
 def _scale(rows: Tensor, norms: Tensor, factor: Tensor) -> Tensor:
-    """rows · factor, with rows of norm zero and unusable ones (NaN, inf) mapped to exactly zero."""
+    """Rows · factor, with rows of norm zero and unusable ones (NaN, inf) mapped to exactly zero."""
     counts = usable(norms) & (norms > 0)
     factor = torch.where(counts, factor, 0.0).clamp(max=torch.finfo(rows.dtype).max)
     return (rows * factor[:, None].to(rows.dtype)).masked_fill_(~counts[:, None], 0.0)

@@ -25,17 +25,22 @@ class Participation(Settings):
         raise NotImplementedError
 
 
-class Poisson(Participation):
+class _Sampled(Participation):
+    """A cohort that is a share of the clients. rate: p."""
+
+    rate: Probability
+
+    def __init__(self, rate: float, **unknown: Any) -> None:
+        Settings.__init__(self, rate=rate, **unknown)
+
+
+class Poisson(_Sampled):
     """Each client independently with probability `rate` in each round (Algorithm 1, step 3).
 
     A cohort may be empty: under DP the round then releases noise alone.
     """
 
     scheme: ClassVar[str] = "poisson"
-    rate: Probability = 1.0
-
-    def __init__(self, rate: float = 1.0) -> None:
-        super().__init__(rate=rate)
 
     def expected(self, clients: int) -> float:
         return self.rate * clients
@@ -44,17 +49,13 @@ class Poisson(Participation):
         return streams.generator("participation", k).random(clients) < self.rate
 
 
-class Fixed(Participation):
+class Fixed(_Sampled):
     """A cohort of exactly `rate` · M clients (rounded), uniformly without replacement.
 
     Another mechanism than Poisson sampling, with its own accounting.
     """
 
     scheme: ClassVar[str] = "fixed"
-    rate: Probability = 1.0
-
-    def __init__(self, rate: float = 1.0) -> None:
-        super().__init__(rate=rate)
 
     def expected(self, clients: int) -> float:
         size = round(self.rate * clients)
@@ -79,6 +80,9 @@ class Full(Participation):
         return np.ones(clients, dtype=bool)
 
 
+DEFAULT_RATE = 0.5
+"""Of a configuration that names none."""
+
 SCHEMES: dict[str, type[Participation]] = {kind.scheme: kind for kind in (Poisson, Fixed, Full)}
 
 
@@ -86,6 +90,8 @@ def participation_from_table(table: dict[str, Any]) -> Participation:
     """The `[participation]` section: `scheme`, and `rate` for the schemes that have one."""
     table = dict(table)
     kind = choose("participation.scheme", table.pop("scheme", "poisson"), SCHEMES)
-    if kind is Full and table.get("rate") == 1:
+    if kind is not Full:
+        table.setdefault("rate", DEFAULT_RATE)
+    elif table.get("rate") == 1:
         del table["rate"]
     return kind.from_table("participation", table)

@@ -23,6 +23,7 @@ from normec.participation import Participation
 from normec.privacy import Privacy
 from normec.recorder import Observer, Recorder, State
 
+
 @dataclass(frozen=True)
 class Run:
     """A finished run. metrics: one dict a round, as in metrics.jsonl. epsilon: the claim for the whole run, or ∞."""

@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def descend(x: Tensor, direction: Tensor, lr: float) -> Tensor:
-    """x − η v."""
+    """X − η v."""
     return x - lr * direction
 
 
 def descend_normalized(x: Tensor, direction: Tensor, lr: float) -> Tensor:
-    """x − η v / ‖v‖ (the step that the theorems cover); a zero v gives a zero step."""
+    """X − η v / ‖v‖ (the step that the theorems cover); a zero v gives a zero step."""
     norm = torch.linalg.vector_norm(direction, dtype=torch.float64)
     return x - (direction * torch.where(norm > 0, lr / norm, 0.0)).to(x.dtype)

@@ -39,30 +39,27 @@ def read_file(path: Path, label_column: str, client_column: str) -> Table:
         if path.suffix == ".npz":
             return _read_npz(path)
         return _read_columns(path, label_column, client_column)
-    except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, BadInput):
-            raise
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a reader raises on a damaged file
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise BadInput("data.source", f"={str(path)!r} cannot be read: {reason}. Give an intact {path.suffix} file.") from None
 
 
 def _read_npz(path: Path) -> Table:
-    import zipfile
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            held = {name: arrays[name] for name in arrays.files}
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from None
+    with np.load(path, allow_pickle=False) as arrays:
+        held = {name: arrays[name] for name in arrays.files}
     for name in ("x", "y"):
         if name not in held:
             raise BadInput("data.source", f"={str(path)!r} has no array {name}. It needs x and y, and client for natural clients.")
     for name, array in held.items():
         if array.ndim == 0 or len(array) != len(held["x"]):
-            raise BadInput("data.source", f"={str(path)!r}: array {name} has shape {array.shape}, x {held['x'].shape}. Give one row a sample.")
+            raise BadInput(
+                "data.source", f"={str(path)!r}: array {name} has shape {array.shape}, x {held['x'].shape}. Give one row a sample."
+            )
     x = held["x"]
-    if x.dtype.kind not in "fiu":
-        raise BadInput("data.source", f"={str(path)!r}: array x holds {x.dtype}. Give numbers.")
+    if x.dtype.kind not in "fiu" or not x.size:
+        raise BadInput("data.source", f"={str(path)!r}: array x holds {x.size} values of type {x.dtype}. Give numbers, at least one row.")
     return Table(x if x.ndim > 1 else x[:, None], held["y"], held.get("client"))
 
 
@@ -70,12 +67,16 @@ def _read_columns(path: Path, label_column: str, client_column: str) -> Table:
     import pyarrow as pa
 
     table = _arrow_table(path)
-    y = _values(table, label_column, "data.label_column")
+    _column(table, "data.label_column", label_column)
     kept = [name for name in table.column_names if name not in (label_column, client_column)]
     numeric = [name for name in kept if _is_numeric(table.schema.field(name).type)]
     if not table.num_rows or not numeric:
-        raise BadInput("data.source", f"={str(path)!r} has {table.num_rows} rows and {len(numeric)} numeric feature columns. Give at least one of each.")
+        raise BadInput(
+            "data.source",
+            f"={str(path)!r} has {table.num_rows} rows and {len(numeric)} numeric feature columns. Give at least one of each.",
+        )
     x = np.column_stack([table[name].cast(pa.float64()).to_numpy() for name in numeric])
+    y = _values(table, label_column, "data.label_column")
     client = _values(table, client_column, "data.client_column") if client_column in table.column_names else None
     ignored = tuple(name for name in kept if name not in numeric)
     return Table(x, y, client, ignored)
@@ -110,7 +111,7 @@ def _values(table: Any, name: str, setting: str) -> np.ndarray:
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return column.cast(pa.int64()).to_numpy()
+        return np.asarray(column.cast(pa.int64()).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
     values = column.to_pylist()

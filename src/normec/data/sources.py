@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -50,7 +50,11 @@ def load(data: Data, streams: Streams) -> Federation:
         BadInput: for data that cannot be used, before any training.
     """
     if looks_like_import_path(data.source):
-        federation = load_object("data.source", data.source)()
+        make = load_object("data.source", data.source)
+        try:
+            federation = make()
+        except Exception as error:  # whatever a user's function raises
+            raise BadInput("data.source", f"={data.source!r} failed ({type(error).__name__}: {error}).") from error
         if not isinstance(federation, Federation):
             raise BadInput("data.source", f"={data.source!r} returned {type(federation).__name__}. Return a normec.Federation.")
         return federation
@@ -85,9 +89,7 @@ def _split(samples: int, test_fraction: float, streams: Streams) -> tuple[np.nda
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
 
-def _owners(
-    data: Data, labels: np.ndarray, client: np.ndarray | None, train: np.ndarray, streams: Streams
-) -> tuple[np.ndarray, list[object]]:
+def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np.ndarray, streams: Streams) -> tuple[np.ndarray, list[Any]]:
     """The client of each training sample, and the ids of all clients."""
     if data.partition == "column":
         if client is None:

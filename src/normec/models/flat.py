@@ -74,7 +74,8 @@ class FlatModel:
         self.module.eval()
         self.vector.copy_(x)
         with torch.no_grad():
-            return self.module(features)
+            outputs: Tensor = self.module(features)
+        return outputs
 
     def probe(self, samples: tuple[Tensor, Tensor]) -> None:
         """Runs one training pass on a few samples, so that an unsuitable model is refused before training.
@@ -89,7 +90,7 @@ class FlatModel:
             loss = self.loss(self.module(samples[0]), samples[1])
         except Exception as error:  # whatever a user's module or loss raises
             reason = " ".join(str(error).split())
-            problem = f" fails on samples of shape {tuple(samples[0].shape)}: {type(error).__name__}: {reason}"
+            problem = f" fails on samples of shape {tuple(samples[0].shape)}: {type(error).__name__}: {reason}."
             raise BadInput("model", problem) from error
         if not isinstance(loss, Tensor) or loss.ndim != 0 or not bool(loss.isfinite()):
             raise BadInput("model", f" and loss give {loss!r} on the first samples. They must give one finite number.")
@@ -101,5 +102,5 @@ class FlatModel:
         self.vector.copy_(start)
 
     def _views(self, vector: Tensor) -> list[Tensor]:
-        parts = vector.split([p.numel() for p in self.parameters])
+        parts = torch.split(vector, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]

@@ -41,7 +41,8 @@ MODELS: dict[str, Factory] = {"logistic": logistic, "mlp": mlp}
 def factory(name: str) -> Factory:
     """The factory that a `[model]` section names."""
     if looks_like_import_path(name):
-        return load_object("model.name", name)
+        make: Factory = load_object("model.name", name)
+        return make
     return choose("model.name", name, MODELS)
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from normec.privacy.mechanism import Mechanism
 
 UNAMPLIFIED = "gaussian without amplification"
@@ -89,7 +91,9 @@ def unamplified(mechanism: Mechanism, delta: float) -> Spent:
 
     noise = mechanism.noise_multiplier / (mechanism.distance * math.sqrt(mechanism.rounds))
     exact = mechanism.sampling == "full"
-    return Spent(float(dp_accounting.get_epsilon_gaussian(noise, delta)), "gaussian closed form" if exact else UNAMPLIFIED)
+    with _quiet():
+        bound = float(dp_accounting.get_epsilon_gaussian(noise, delta))
+    return Spent(bound, "gaussian closed form" if exact else UNAMPLIFIED)
 
 
 def rdp(mechanism: Mechanism, delta: float, orders: Sequence[float] | None = None) -> Spent:
@@ -151,11 +155,12 @@ def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without absl's warnings about Rényi orders that dp-accounting leaves out of its minimum by itself."""
+    """Without warnings about what dp-accounting handles by itself: Rényi orders left out, the logarithm of zero."""
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(divide="ignore"):
+            yield
     finally:
         log.setLevel(level)

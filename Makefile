@@ -1,0 +1,35 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check bench docs clean
+
+demo: $(VENV)/.package  ## install, and train the built-in private demo
+	$(BIN)/normec train
+
+test: $(VENV)/.dev  ## run the tests
+	$(BIN)/pytest
+
+check: $(VENV)/.dev  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench  ## measure the README's table and draw its picture (about 10 minutes on 2 cores)
+	$(BIN)/python benchmarks/demo_comparison.py
+
+docs: $(VENV)/.docs  ## build docs/_build/index.html; warnings are errors
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build
+
+clean:
+	rm -rf $(VENV) docs/_build
+
+$(VENV)/.package: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.%: $(VENV)/.package
+	$(INSTALL) --editable ".[$*]"
+	touch $@

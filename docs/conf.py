@@ -1,0 +1,13 @@
+"""Sphinx configuration."""
+
+from normec import __version__
+
+project = "normec"
+version = release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+html_theme = "furo"
+html_title = "normec"
+exclude_patterns = ["_build"]
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+myst_heading_anchors = 2

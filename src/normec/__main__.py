@@ -1,0 +1,5 @@
+"""`python -m normec` is the command `normec`."""
+
+from normec.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""Shared pieces of the tests: small problems with known answers, and the command in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import normec
+from normec.cli import main
+
+
+class Point(nn.Module):
+    """A model that is its own parameter: forward(a) = x − a, so that half_square gives f_i(x) = mean_j ½‖x − a_ij‖²."""
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(input_shape))
+
+    def forward(self, a: Tensor) -> Tensor:
+        return self.x - a
+
+
+def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 0.5 * outputs.square().sum(1).mean()
+
+
+def quadratic(centres: list[Any], **choices: Any) -> normec.Run:
+    """A float64 run on quadratics around each client's rows of centres, T = 1, without privacy unless chosen otherwise."""
+    clients = [(np.atleast_2d(np.asarray(a, dtype=np.float64)), np.zeros(len(np.atleast_2d(a)))) for a in centres]
+    defaults: dict[str, Any] = {
+        "local": normec.GD(steps=1, lr=1.0),
+        "participation": normec.Full(),
+        "privacy": normec.Privacy(trust="none"),
+        "rounds": 3,
+        "loss": half_square,
+        "engine": normec.Engine(dtype="float64", checkpoint_every=1),
+    }
+    return normec.train(model=Point, data=normec.Federation.from_clients(clients), **(defaults | choices))
+
+
+def x_of(run: normec.Run) -> np.ndarray:
+    """The final parameters of a run as one vector."""
+    return torch.cat([p.detach().reshape(-1) for p in run.model.parameters()]).numpy().copy()
+
+
+def checkpoint_of(run: normec.Run) -> dict[str, np.ndarray]:
+    assert run.folder is not None
+    return {name: tensor.numpy() for name, tensor in load_file(run.folder / "checkpoint" / "state.safetensors").items()}
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Outcome]:
+    """`normec ARGUMENTS` in this process, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["normec", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run

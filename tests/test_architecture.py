@@ -1,0 +1,59 @@
+"""The house: each module imports only modules below it, in the reading order of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "normec"
+
+
+def reading_order() -> list[str]:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listing = text.split("```text", 1)[1].split("```", 1)[0]
+    return re.findall(r"^ *([\w/]+)\.py\b", listing, flags=re.MULTILINE)
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of normec that a file imports anywhere, its type checking aside."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("normec"):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in names if (SOURCE.parent / (name.replace(".", "/") + ".py")).exists()}
+            found |= modules or {node.module}
+    return {name.removeprefix("normec.").replace(".", "/") for name in found}
+
+
+def test_every_module_is_in_the_reading_order_once() -> None:
+    modules = [str(path.relative_to(SOURCE).with_suffix("")) for path in SOURCE.rglob("*.py") if not path.name.startswith("__")]
+    assert sorted(reading_order()) == sorted(modules)
+
+
+def test_modules_import_only_modules_above_them_in_the_list() -> None:
+    order = {name: position for position, name in enumerate(reading_order())}
+    wrong = []
+    for name, position in order.items():
+        for other in imported(SOURCE / f"{name}.py"):
+            members = [other] if other in order else [member for member in order if member.startswith(f"{other}/")]
+            wrong += [f"{name} imports {member}" for member in members if order[member] >= position]
+    assert not wrong
+
+
+def test_sources_are_small() -> None:
+    long = {str(path): lines for path in SOURCE.rglob("*.py") if (lines := len(path.read_text().splitlines())) > 300}
+    assert not long
+
+
+def test_only_one_module_draws_gaussians() -> None:
+    callers = [
+        path.name for path in SOURCE.rglob("*.py") if re.search(r"standard_normal|torch\.randn|\.normal\(|normal_\(", path.read_text())
+    ]
+    assert callers == ["noise.py"]
+
+
+def test_user_input_is_never_asserted() -> None:
+    files = [path for path in SOURCE.rglob("*.py") if any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(path.read_text())))]
+    assert not files

@@ -1,0 +1,335 @@
+"""Bad input: exit code 2, one sentence naming the setting, before any training, nothing written or overwritten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import normec
+from conftest import Outcome, Point, half_square
+
+Command = Callable[..., Outcome]
+
+NOT_NUMBERS = ['"x"', "true", "[1]", "nan", "inf", "-inf"]
+POSITIVE = [*NOT_NUMBERS, "-1", "0", "-0.0"]
+COUNTS = [*POSITIVE, "1.5", "10000000000000"]
+TEXTS = ["1", "true", '""', "nan"]
+
+BAD_VALUES: dict[str, list[str]] = {
+    "rounds": COUNTS,
+    "seed": [*NOT_NUMBERS, "-1", "1.5", "9223372036854775808"],
+    "data.source": [*TEXTS, "nothing.csv", "notes.txt", "cifar10", "nothing.here:at_all", "math:nothing", "math:sqrt"],
+    "data.clients": [*COUNTS, "1439"],
+    "data.partition": [*TEXTS, "even"],
+    "data.concentration": POSITIVE,
+    "data.classes_per_client": COUNTS,
+    "data.client_column": TEXTS,
+    "data.label_column": TEXTS,
+    "data.test_fraction": [*NOT_NUMBERS, "-1", "1", "0.9999"],
+    "model.name": [*TEXTS, "transformer", "nothing.here:at_all", "math:nothing", "math:pi", "builtins:dict"],
+    "local.method": [*TEXTS, "adam"],
+    "local.steps": COUNTS,
+    "local.lr": POSITIVE,
+    "local.batch_size": COUNTS,
+    "algorithm.name": [*TEXTS, "fed-normek"],
+    "algorithm.alpha": POSITIVE,
+    "algorithm.beta": POSITIVE,
+    "algorithm.server_lr": POSITIVE,
+    "algorithm.server_normalize": ["1", '"yes"', "nan"],
+    "algorithm.lazy": ["1", '"yes"', "nan"],
+    "algorithm.init": [*TEXTS, "random", "local"],
+    "algorithm.init_offset": [*NOT_NUMBERS, "-1"],
+    "participation.scheme": [*TEXTS, "weekly"],
+    "participation.rate": [*POSITIVE, "1.5"],
+    "privacy.trust": [*TEXTS, "local", "secagg", "nobody"],
+    "privacy.epsilon": POSITIVE,
+    "privacy.noise_multiplier": [*NOT_NUMBERS, "-1"],
+    "privacy.delta": [*POSITIVE, "1", "2"],
+    "privacy.adjacency": [*TEXTS, "add-remove"],
+    "privacy.noise": [*TEXTS, "secure"],
+    "engine.backend": [*TEXTS, "vmap", "ray"],
+    "engine.workers": COUNTS,
+    "engine.device": [*TEXTS, "cuda:99", "toaster"],
+    "engine.dtype": [*TEXTS, "float16"],
+    "engine.eval_every": COUNTS,
+    "engine.checkpoint_every": COUNTS,
+    "engine.memory_limit": [*NOT_NUMBERS, "-1", "0", "1000"],
+}
+WITH = {"data.concentration": "data.partition=dirichlet", "data.classes_per_client": "data.partition=shards"}
+"""Settings that act only together with another one."""
+LATER_VALUES = {"engine.workers": "10000000000000"}
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    lines = outcome.err.strip().splitlines()
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("normec: ") and lines[0].endswith((".", "?")), lines[0]
+    for word in words:
+        assert word in lines[0], lines[0]
+    assert not Path("runs").exists() and not Path("out").exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD_VALUES.items() for value in values])
+def test_bad_value(command: Command, key: str, value: str) -> None:
+    extra = [WITH[key]] if key in WITH else []
+    refused(command("train", *extra, f"{key}={value}", "--out", "out"), "model" if key == "model.name" else key)
+
+
+@pytest.mark.parametrize(("key", "value"), [("local.lr", "nan"), ("rounds", "-1"), ("participation.rate", "2")])
+def test_bad_value_in_a_file(command: Command, key: str, value: str) -> None:
+    section, _, name = key.rpartition(".")
+    Path("run.toml").write_text((f"[{section}]\n" if section else "") + f"{name} = {value}\n")
+    refused(command("train", "run.toml"), key, value)
+
+
+def test_every_key_of_the_configuration_is_covered() -> None:
+    from normec.config import resolve
+
+    resolved = resolve(None, ["data.partition=dirichlet", "privacy.epsilon=1"])
+    sections = {name: getattr(resolved, name) for name in ("data", "model", "local", "algorithm", "participation", "privacy", "engine")}
+    keys = {f"{section}.{key}" for section, group in sections.items() for key in type(group).model_fields}
+    keys |= {"rounds", "seed", "local.method", "algorithm.name", "participation.scheme"}
+    assert keys == set(BAD_VALUES)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("round", "rounds"), ("data.sorce", "source"), ("local.learning_rate", "lr"), ("algorithm.alhpa", "alpha"),
+        ("privacy.epsilom", "epsilon"), ("engine.worker", "workers"), ("participation.rates", "rate"), ("algorithm.clip_norm", "Known"),
+        ("dta.source", "data"), ("privcy", "privacy"),
+    ],
+)  # fmt: skip
+def test_unknown_key(command: Command, key: str, near: str) -> None:
+    refused(command("train", f"{key}=1"), key.split(".")[0] if "dta" in key else key, near)
+
+
+@pytest.mark.parametrize("argument", ["=1", "a.b.c=1", ".=1"])
+def test_malformed_assignment(command: Command, argument: str) -> None:
+    refused(command("train", "rounds=2", argument), "key=value")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.toml"], ["missing.toml", "does not exist"]),
+        (["data=3"], ["data=3", "section"]),
+        (["rounds=2", "missing.toml"], ["missing.toml"]),
+        (["privacy.trust=none", "privacy.epsilon=3"], ["privacy.epsilon=3", "trust"]),
+        (["data.concentration=1"], ["data.concentration", "dirichlet"]),
+        (["data.classes_per_client=3"], ["data.classes_per_client", "shards"]),
+        (["data.partition=shards", "data.clients=1000"], ["data.classes_per_client=2", "2000 shards"]),
+        (["data.partition=column"], ["data.client_column", "digits"]),
+        (["data.partition=column", "data.clients=3"], ["data.clients=3", "column"]),
+        (["participation.scheme=full", "participation.rate=0.5"], ["participation.rate"]),
+        (["participation.scheme=fixed", "participation.rate=0.001"], ["participation.rate=0.001", "nobody"]),
+        (["algorithm.name=dp-fedavg-clip", "algorithm.alpha=1"], ["algorithm.alpha"]),
+        (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], ["privacy.epsilon", "cannot be reached"]),
+    ],
+)
+def test_bad_combination(command: Command, arguments: list[str], words: list[str]) -> None:
+    refused(command("train", *arguments), *words)
+
+
+def test_two_promises_in_one_file(command: Command) -> None:
+    Path("run.toml").write_text("[privacy]\nepsilon = 1.0\nnoise_multiplier = 1.0\n")
+    refused(command("train", "run.toml"), "privacy.epsilon=1.0", "noise_multiplier=1.0", "only one")
+
+
+def test_broken_toml(command: Command) -> None:
+    Path("run.toml").write_text("rounds = = 3")
+    refused(command("train", "run.toml"), "run.toml", "not valid TOML")
+    Path("bytes.toml").write_bytes(b"\xff\xfe")
+    refused(command("train", "bytes.toml"), "bytes.toml")
+
+
+def test_bad_options(command: Command) -> None:
+    for arguments in (["--workers", "0"], ["--workers", "two"], ["--nonsense"], ["--resume", "--out", "nowhere"], ["--resume"]):
+        outcome = command("train", *arguments)
+        assert outcome.code == 2 and outcome.out == "", (arguments, outcome)
+        assert not Path("runs").exists()
+
+
+GOOD = "a,b,word,label,client\n0,1.5,x,cat,7\n1,0.5,y,dog,8\n1,0.1,y,dog,9\n0,2,x,cat,7\n"
+
+BAD_FILES: dict[str, tuple[str, list[str]]] = {
+    "empty": ("", ["cannot be read"]),
+    "no rows": ("a,b,label,client\n", ["0 rows"]),
+    "no features": ("label,client\ncat,1\ndog,2\n", ["0 numeric feature columns"]),
+    "no label": ("a,b,client\n1,2,3\n", ["data.label_column='label'", "no column"]),
+    "one class": ("a,label,client\n1,cat,3\n2,cat,4\n", ["data.label_column", "one class only", "cat"]),
+    "feature nan": ("a,label,client\n1,cat,1\nnan,dog,2\n3,dog,2\n", ["data.source", "1 rows", "first: row 1"]),
+    "feature missing": ("a,label,client\n1,cat,1\n,dog,2\n3,dog,2\n", ["data.source", "1 rows", "first: row 1"]),
+    "feature infinite": ("a,label,client\n1,cat,1\n3,dog,2\ninf,dog,2\n", ["data.source", "1 rows", "first: row 2"]),
+    "label nan": ("a,label,client\n1,nan,1\n2,1,2\n", ["data.label_column"]),
+    "label missing": ("a,label,client\n1,0,1\n2,,2\n3,1,2\n", ["data.label_column", "1 missing", "first: row 1"]),
+    "label float": ("a,label,client\n1,3.5,1\n2,1,2\n", ["data.label_column", "3.5"]),
+    "label negative": ("a,label,client\n1,-1,1\n2,0,2\n3,1,2\n", ["data.label_column", "1 labels", "first: row 0", "-1"]),
+    "label from one": ("a,label,client\n1,1,1\n2,2,2\n3,1,2\n", ["data.label_column", "first: row 1", "2"]),
+    "client missing": ("a,label,client\n1,cat,1\n2,dog,\n", ["data.client_column", "1 missing"]),
+    "client float": ("a,label,client\n1,cat,1.5\n2,dog,2.5\n", ["data.client_column", "1.5"]),
+    "ragged": ("a,label,client\n1,cat,1\n2,dog\n", ["data.source", "cannot be read"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_csv(command: Command, name: str) -> None:
+    content, words = BAD_FILES[name]
+    Path("table.csv").write_text(content)
+    refused(command("train", "data.source=table.csv", "data.partition=column", "data.test_fraction=0", "privacy.trust=none"), *words)
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "table.npz", "table.csv"])
+@pytest.mark.parametrize("content", [b"", b"PAR1 nonsense", b"\x00" * 100])
+def test_garbage_file(command: Command, name: str, content: bytes) -> None:
+    Path(name).write_bytes(content)
+    refused(command("train", f"data.source={name}"), "data.source" if "csv" not in name else "data.")
+
+
+def test_directory_as_source(command: Command) -> None:
+    Path("folder.csv").mkdir()
+    refused(command("train", "data.source=folder.csv"), "data.source")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "word"),
+    [
+        ({"x": np.ones((4, 2))}, "no array y"),
+        ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0])}, "array y"),
+        ({"x": np.ones((4, 2)), "y": np.array([0.0, 1.0, 0.0, 1.0])}, "float64"),
+        ({"x": np.array(["a", "b"]), "y": np.array([0, 1])}, "array x"),
+        ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0, 1]), "client": np.array([0, 1])}, "array client"),
+        ({"x": np.full((4, 2), np.nan), "y": np.array([0, 1, 0, 1])}, "4 rows"),
+        ({"x": np.array([{}, {}]), "y": np.array([0, 1])}, "cannot be read"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, dtype=int)}, "0 values"),
+    ],
+)
+def test_bad_npz(command: Command, arrays: dict[str, Any], word: str) -> None:
+    np.savez("table.npz", **arrays)
+    refused(command("train", "data.source=table.npz", "data.clients=1"), word)
+
+
+def test_missing_column_in_parquet(command: Command) -> None:
+    pyarrow.parquet.write_table(pa.table({"a": [1.0, 2.0], "target": ["x", "y"]}), "table.parquet")
+    refused(command("train", "data.source=table.parquet", "data.clients=1", "data.label_column=targt"), "data.label_column", "target?")
+
+
+def test_more_clients_than_samples(command: Command) -> None:
+    Path("table.csv").write_text(GOOD)
+    refused(command("train", "data.source=table.csv", "data.clients=5"), "data.clients=5", "samples")
+
+
+def test_models_that_are_none(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine_models.py").write_text(
+        "import torch\n"
+        "def number(): return 3\n"
+        "def broken(): raise KeyError('no weights')\n"
+        "def wants(width): return torch.nn.Linear(64, width)\n"
+        "def narrow(): return torch.nn.Linear(3, 10)\n"
+        "def frozen():\n    m = torch.nn.Linear(64, 10)\n    m.requires_grad_(False)\n    return m\n"
+        "def norm(): return torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))\n"
+        "value = 3\n"
+    )
+    Path("broken_module.py").write_text("1 / 0\n")
+    for name, word in {
+        "mine_models:number": "returned int",
+        "mine_models:broken": "no weights",
+        "mine_models:wants": "width",
+        "mine_models:narrow": "samples of shape",
+        "mine_models:frozen": "no trainable parameters",
+        "mine_models:norm": "GroupNorm",
+        "mine_models:value": "no callable value",
+        "mine_models:brken": "broken?",
+        "broken_module:anything": "ZeroDivisionError",
+    }.items():
+        refused(command("train", f"model.name={name}"), "model", word)
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(command: Command) -> None:
+    assert command("train", "rounds=1", "--out", "kept").code == 0
+    before = {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()}
+    refused(command("train", "rounds=2", "--out", "kept"), "kept", "--resume")
+    assert {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()} == before
+
+
+def test_a_resume_with_other_settings_leaves_the_run_alone(command: Command) -> None:
+    assert command("train", "rounds=1", "--out", "kept").code == 0
+    before = {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()}
+    outcome = command("train", "rounds=2", "--out", "kept", "--resume")
+    assert outcome.code == 2 and "rounds=1 there, 2 here" in outcome.err
+    assert {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()} == before
+
+
+def test_foreign_folder_or_file_as_out(command: Command) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years of work")
+    Path("file").write_text("x")
+    for target in ("mine", "file", "file/below"):
+        refused(command("train", "rounds=1", "--out", target), "--out", target)
+    assert Path("mine/thesis.txt").read_text() == "years of work"
+
+
+def test_damaged_checkpoint(command: Command) -> None:
+    assert command("train", "rounds=1", "--out", "kept").code == 0
+    Path("kept/checkpoint/state.safetensors").write_bytes(b"torn")
+    refused(command("train", "--out", "kept", "--resume"), "--resume", "damaged")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0, "1", None, True])
+def test_bad_values_from_python(value: Any) -> None:
+    for make in (normec.GD, normec.FedNormEC, normec.DPFedAvgClip):
+        key = "lr" if make is normec.GD else "server_lr"
+        with pytest.raises(normec.BadInput, match=f"{key}={value!r} must be a finite number > 0"):
+            make(**{key: value})
+    with pytest.raises(normec.BadInput, match="rate="):
+        normec.Poisson(value if value is not True else 2.0)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    assert normec.GD(steps=np.int64(3), lr=np.float32(0.5)) == normec.GD(steps=3, lr=0.5)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "word"),
+    [
+        (([], [], []), "0 samples"),
+        (([[1.0]], [0, 1], [0]), "2 targets"),
+        (([[1.0], [2.0]], [0, 1], [0]), "client_ids 1"),
+        (([[1.0], [math.nan]], [0, 1], [0, 0]), "1 rows"),
+        (([[1.0], [2.0]], [0.0, math.inf], [0, 0]), "1 rows"),
+        (([[1.0], [2.0]], [0, 5], [0, 0]), "label 5"),
+        (([[1.0], [2.0]], [0, 1], [0, math.nan]), "NaN"),
+        (([[1.0], [2.0]], [None, {}], [0, 1]), "object"),
+    ],
+)
+def test_bad_arrays(arrays: tuple[Any, Any, Any], word: str) -> None:
+    with pytest.raises(normec.BadInput, match=word):
+        normec.Federation.from_arrays(*arrays)
+
+
+def test_privacy_needs_a_promise() -> None:
+    with pytest.raises(normec.BadInput, match="Give epsilon or noise_multiplier"):
+        normec.Privacy(trust="central")
+    with pytest.raises(normec.BadInput, match="trust"):
+        normec.Privacy(epsilon=1.0)
+
+
+def test_labels_for_the_default_loss() -> None:
+    choices: dict[str, Any] = {
+        "model": Point, "algorithm": normec.FedNormEC(), "local": normec.GD(), "participation": normec.Full(), "rounds": 1,
+        "privacy": normec.Privacy(trust="none"),
+    }  # fmt: skip
+    with pytest.raises(normec.BadInput, match="no class labels"):
+        normec.train(data=normec.Federation.from_arrays([[1.0]], [0.5], [0]), **choices)
+    with pytest.raises(normec.BadInput, match="one class only"):
+        normec.train(data=normec.Federation.from_arrays([[1.0]], [0], [0]), **choices)
+    normec.train(data=normec.Federation.from_arrays([[1.0]], [0.5], [0]), loss=half_square, **choices)

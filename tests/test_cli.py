@@ -1,0 +1,128 @@
+"""The command: help without waiting, the table, the folder, precedence of settings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import normec
+from conftest import Outcome
+
+Command = Callable[..., Outcome]
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; sys.argv = ['normec', '--help']\nfrom normec.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "heavy = {'torch', 'scipy', 'sklearn', 'pyarrow', 'pydantic', 'dp_accounting'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").out.strip() == f"normec {normec.__version__}"
+
+
+def test_train_writes_a_folder_and_ends_with_the_claim(command: Command) -> None:
+    done = command("train", "rounds=12", "privacy.epsilon=3", "--out", "run")
+    assert done.code == 0 and done.err == ""
+    assert "\x1b" not in done.out and "\r" not in done.out  # no control characters when it is not a terminal
+    for word in (
+        "test accuracy", "test loss", "(ε, δ)", "client", "zero-out", "central", "full", "accountant", "transmissions", "1,200", "bytes", "run",
+    ):  # fmt: skip
+        assert word in done.out
+    last = done.out.strip().splitlines()[-1]
+    assert last.startswith("Client-level (ε = 3.000, δ = 1e-05)") and "simulation, not for release" in last
+    assert "round   12/12" in done.out and "ε spent 3.000" in done.out
+
+    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(13))
+    assert set(rows[1]) == {
+        "round", "train_loss", "test_loss", "test_accuracy", "transmissions", "bytes_up", "bytes_down", "epsilon", "seconds", "simulation_only",
+    }  # fmt: skip
+    assert rows[0]["epsilon"] == 0 and rows[0]["transmissions"] == 0
+    assert [row["transmissions"] for row in rows] == [100 * k for k in range(13)]
+    assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 4 * 650 * 1200
+    assert all(b["epsilon"] > a["epsilon"] for a, b in itertools.pairwise(rows)) and rows[-1]["epsilon"] <= 3
+
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["epsilon"] == rows[-1]["epsilon"] and summary["claim"] == last
+    assert {path.name for path in Path("run").iterdir()} == {"run.toml", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoint"}
+
+
+def test_not_private_says_so_everywhere(command: Command) -> None:
+    done = command("train", "rounds=2", "privacy.trust=none", "--out", "run")
+    assert done.code == 0
+    assert done.out.strip().splitlines()[-1] == "Not private: nobody adds noise, ε = ∞."
+    text = Path("run/summary.json").read_text() + Path("run/metrics.jsonl").read_text()
+    assert "Infinity" not in text and "NaN" not in text
+    assert json.loads(Path("run/summary.json").read_text())["private"] is False
+
+
+def test_later_settings_win(command: Command) -> None:
+    Path("run.toml").write_text("rounds = 50\n[local]\nlr = 0.1\nsteps = 2\n[privacy]\nepsilon = 2.0\n")
+    assert command("train", "run.toml", "rounds=3", "local.lr=0.2", "local.lr=0.3", "privacy.noise_multiplier=5", "--out", "run").code == 0
+    resolved = tomllib.loads(Path("run/run.toml").read_text())
+    assert resolved["rounds"] == 3 and resolved["local"]["lr"] == 0.3 and resolved["local"]["steps"] == 2
+    assert resolved["privacy"]["noise_multiplier"] == 5 and "epsilon" not in resolved["privacy"]
+
+
+def test_another_algorithm_starts_its_section_afresh(command: Command) -> None:
+    Path("run.toml").write_text('[algorithm]\nname = "fed-normec"\nalpha = 0.5\n')
+    assert command("train", "run.toml", "algorithm.name=dp-fedavg-clip", "algorithm.clip_norm=2", "rounds=1", "--out", "run").code == 0
+    assert tomllib.loads(Path("run/run.toml").read_text())["algorithm"] == {
+        "name": "dp-fedavg-clip", "clip_norm": 2, "server_lr": 1.0, "on": "gradient",
+    }  # fmt: skip
+
+
+def test_privacy_can_be_switched_off_over_a_file(command: Command) -> None:
+    Path("run.toml").write_text("rounds = 1\n[privacy]\nepsilon = 2.0\ndelta = 1e-6\n")
+    assert command("train", "run.toml", "privacy.trust=none", "--out", "run").code == 0
+
+
+def test_delta_that_is_too_large_is_warned_about(command: Command) -> None:
+    assert "warning: delta=0.02 is not below 1/clients=0.01" in command("train", "rounds=1", "privacy.delta=0.02", "--out", "run").out
+
+
+def test_default_folder_is_new_each_time(command: Command) -> None:
+    assert command("train", "rounds=1").code == command("train", "rounds=1").code == 0
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_diverging_run_names_the_round(command: Command) -> None:
+    done = command("train", "rounds=30", "privacy.trust=none", "algorithm.server_lr=1e37", "model.name=mlp", "--out", "run")
+    assert done.code == 1
+    assert done.err.startswith("normec: round ") and len(done.err.strip().splitlines()) == 1
+    assert Path("run/metrics.jsonl").read_text().count("\n") >= 1
+
+
+def test_own_data_and_model_by_import_path(command: Command) -> None:
+    Path("own_things.py").write_text(
+        "import numpy as np, torch, normec\n"
+        "def data():\n"
+        "    x = np.random.default_rng(0).normal(size=(60, 3))\n"
+        "    return normec.Federation.from_arrays(x, (x[:, 0] > 0).astype(int), np.arange(60) % 6, test=(x, (x[:, 0] > 0).astype(int)))\n"
+        "def model(classes):\n"
+        "    return torch.nn.Linear(3, classes)\n"
+    )
+    done = command("train", "data.source=own_things:data", "model.name=own_things:model", "privacy.trust=none", "rounds=3", "--out", "run")
+    assert done.code == 0, done.err
+    assert "6 clients, 60 training samples, 8 parameters" in done.out
+
+
+@pytest.mark.parametrize("scheme", ["poisson", "fixed", "full"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_every_sampling_and_adjacency_trains_within_its_epsilon(command: Command, scheme: str, adjacency: str) -> None:
+    rate = [] if scheme == "full" else ["participation.rate=0.3"]
+    done = command("train", "rounds=3", f"participation.scheme={scheme}", *rate, f"privacy.adjacency={adjacency}", "--out", "run")
+    assert done.code == 0, done.err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert 7.99 <= summary["epsilon"] <= 8 and summary["sampling"] == scheme and summary["adjacency"] == adjacency
+    assert summary["sensitivity"] == (2 if adjacency == "replace-one" else 1)

@@ -1,0 +1,172 @@
+"""The flat vector: what is in it, in which order, and what the built-in models are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+import normec
+from normec.models import FlatModel, build
+from normec.models.zoo import logistic, mlp
+
+CPU = torch.device("cpu")
+X = np.random.default_rng(0).normal(size=(30, 5))
+Y = np.random.default_rng(1).integers(0, 3, size=30)
+
+
+def flat(module: nn.Module, dtype: torch.dtype = torch.float64) -> FlatModel:
+    return FlatModel(module, functional.cross_entropy, CPU, dtype)
+
+
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(X), torch.from_numpy(Y)
+
+
+def test_logistic_starts_at_zero_with_weight_then_bias() -> None:
+    model = flat(logistic((5,), 3))
+    assert model.d == 3 * 5 + 3 and model.vector.abs().max() == 0
+    x = torch.arange(18.0, dtype=torch.float64)
+    outputs = model.outputs(x, samples()[0][:1])
+    np.testing.assert_allclose(outputs.numpy()[0], np.arange(15.0).reshape(3, 5) @ X[0] + [15, 16, 17], rtol=1e-12)
+
+
+def test_mlp_has_two_layers_of_64() -> None:
+    model = flat(mlp((8, 8), 10))
+    assert model.d == 64 * 64 + 64 + 64 * 10 + 10
+    assert model.outputs(model.vector.clone(), torch.zeros(2, 8, 8, dtype=torch.float64)).shape == (2, 10)
+
+
+def test_local_update_is_autograd_on_the_module() -> None:
+    module = build(mlp, samples()[0][0], 3, seed=1)
+    model = flat(module)
+    start, out = model.vector.clone(), torch.empty_like(model.vector)
+    model.local_update(start, samples(), [slice(None)], 0.1, out)
+    twin = build(mlp, samples()[0][0], 3, seed=1).double()
+    loss = functional.cross_entropy(twin(samples()[0]), samples()[1])
+    expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(twin.parameters()))])
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_frozen_parameters_and_buffers_stay_outside() -> None:
+    module = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    module[0].weight.requires_grad_(False)
+    module.register_buffer("counter", torch.tensor(7))
+    frozen = module[0].weight.clone()
+    run = normec.train(
+        model=lambda: module, data=normec.Federation.from_arrays(X, Y, np.arange(30) % 4), algorithm=normec.FedNormEC(), local=normec.GD(),
+        participation=normec.Full(), privacy=normec.Privacy(trust="none"), rounds=3,
+    )  # fmt: skip
+    assert flat(module).d == 4 + 4 * 3 + 3
+    assert torch.equal(run.model[0].weight, frozen) and run.model.counter == 7  # type: ignore[index]
+
+
+def test_tied_parameters_enter_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x))
+
+    model = flat(Tied())
+    assert model.d == 25
+    out = torch.empty_like(model.vector)
+    model.local_update(model.vector.clone(), samples(), [slice(None)], 0.1, out)
+    assert out.abs().max() > 0
+    assert model.replica().d == 25
+
+
+def test_unused_parameters_have_zero_updates() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = nn.Linear(5, 3), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    model = flat(Half())
+    out = torch.empty_like(model.vector)
+    model.local_update(model.vector.clone(), samples(), [slice(None)] * 2, 0.1, out)
+    assert out[-6:].abs().max() == 0 and out[:18].abs().max() > 0
+
+
+def test_batch_norm_is_refused_with_the_hint_and_group_norm_trains() -> None:
+    choices = {
+        "data": normec.Federation.from_arrays(X, Y, np.arange(30) % 4), "algorithm": normec.FedNormEC(), "local": normec.GD(),
+        "participation": normec.Full(), "privacy": normec.Privacy(trust="central", epsilon=1.0), "rounds": 2,
+    }  # fmt: skip
+    with pytest.raises(normec.BadInput, match="GroupNorm"):
+        normec.train(model=lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), **choices)  # type: ignore[arg-type]
+    normec.train(model=lambda: nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 4), nn.Linear(4, 3)), **choices)  # type: ignore[arg-type]
+
+
+def test_initial_weights_come_from_the_seed() -> None:
+    a, b, c = (flat(build(mlp, samples()[0][0], 3, seed)).vector for seed in (1, 1, 2))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def test_saved_model_is_the_final_model(tmp_path: object) -> None:
+    run = normec.train(
+        model=mlp, data=normec.Federation.from_arrays(X, Y, np.arange(30) % 4), algorithm=normec.FedNormEC(beta=0.2), local=normec.GD(),
+        participation=normec.Full(), privacy=normec.Privacy(trust="none"), rounds=3, out=str(tmp_path),
+    )  # fmt: skip
+    saved = load_file(f"{tmp_path}/model.safetensors")
+    assert saved.keys() == run.model.state_dict().keys()
+    assert all(torch.equal(value, run.model.state_dict()[name]) for name, value in saved.items())
+    start = build(mlp, torch.zeros(5), 3, 1).state_dict()
+    assert any(not torch.equal(value, start[name]) for name, value in saved.items())
+
+
+def test_zero_update_leaves_the_model_where_it_is() -> None:
+    """Clipping bounds the update and never the weights, however large they are."""
+
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.full((50,), 10.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.w.detach() * 0 + self.w * 0 + x
+
+    run = normec.train(
+        model=Constant, data=normec.Federation.from_arrays(np.ones((4, 50)), np.zeros(4), [0, 1, 2, 3]),
+        algorithm=normec.DPFedAvgClip(clip_norm=0.1), local=normec.GD(), participation=normec.Full(),
+        privacy=normec.Privacy(trust="none"), rounds=2, loss=lambda outputs, targets: outputs.square().mean(),
+    )  # fmt: skip
+    assert torch.equal(run.model.w, torch.full((50,), 10.0))  # type: ignore[arg-type]
+
+
+def test_a_client_that_is_not_finite_ends_a_run_without_privacy() -> None:
+    with pytest.raises(normec.TrainingFailed, match="client 9"):
+        _nonfinite_run(normec.Privacy(trust="none"))
+
+
+def test_a_client_that_is_not_finite_sends_zero_under_privacy() -> None:
+    run = _nonfinite_run(normec.Privacy(trust="central", noise_multiplier=0.001))
+    assert all(row["simulation_only"]["dropped"] == 1 for row in run.metrics[1:])
+    x = next(run.model.parameters()).detach()
+    assert bool(x.isfinite().all())
+
+
+def _nonfinite_run(privacy: normec.Privacy) -> normec.Run:
+    class Steep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.w.abs()).sqrt()
+
+    x = np.ones((10, 3))
+    x[9] = 0.0  # a finite loss, whose gradient is not a number: d sqrt(0·|w|)/dw = 0·∞
+    return normec.train(
+        model=Steep, data=normec.Federation.from_arrays(x, np.zeros(10), np.arange(10)), algorithm=normec.FedNormEC(), local=normec.GD(steps=1),
+        participation=normec.Full(), privacy=privacy, rounds=3, loss=lambda outputs, targets: outputs.mean(),
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""What the mechanism does, and the ε that is claimed for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import normec
+from conftest import quadratic
+from normec.participation import Fixed, Full, Participation, Poisson
+from normec.privacy import Mechanism, SpentSoFar, calibrate, epsilon
+from normec.streams import Streams
+
+
+def mechanism(noise: float, participation: Participation, rounds: int, adjacency: Any = "zero-out", clients: int = 10**6) -> Mechanism:
+    return Mechanism("central", adjacency, 1.0, noise, participation, clients, rounds)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "rounds", "right"),
+    [(1.84, 0.25, 300, 13.66), (10.0, 0.25, 10**4, 13.26), (0.6, 1e-4, 10**5, 0.609), (7.346, 1.0, 300, 12.27), (3.673, 0.5, 300, 12.58)],
+)
+def test_right_values_zero_out(noise: float, rate: float, rounds: int, right: float) -> None:
+    assert epsilon(mechanism(noise, Poisson(rate), rounds), 1e-5).epsilon == pytest.approx(right, abs=6e-3 if right > 1 else 6e-4)
+
+
+def test_right_value_replace_one() -> None:
+    assert epsilon(mechanism(2.0, Full(), 1, "replace-one"), 1e-5).epsilon == pytest.approx(4.377, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("rate", "adjacency", "right"),
+    [
+        (1.0, "zero-out", 10.40), (1.0, "replace-one", 20.79), (0.5, "zero-out", 5.27),
+        (0.5, "replace-one", 10.38), (0.25, "zero-out", 2.73), (0.25, "replace-one", 5.18),
+    ],
+)  # fmt: skip
+def test_right_noise_for_epsilon_8(rate: float, adjacency: str, right: float) -> None:
+    plan = mechanism(0.0, Poisson(rate), 300, adjacency)
+    noise = calibrate(plan, 8.0, 1e-5)
+    assert noise == pytest.approx(right, abs=6e-3)
+    assert 8.0 - 1e-3 <= epsilon(replace(plan, noise_multiplier=noise), 1e-5).epsilon <= 8.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    target=st.floats(0.2, 30),
+    rate=st.sampled_from([0.01, 0.3, 1.0]),
+    rounds=st.integers(1, 200),
+    adjacency=st.sampled_from(["zero-out", "replace-one"]),
+)
+def test_calibration_never_gives_less_privacy_than_asked(target: float, rate: float, rounds: int, adjacency: str) -> None:
+    plan = mechanism(0.0, Poisson(rate), rounds, adjacency)
+    spent = epsilon(replace(plan, noise_multiplier=calibrate(plan, target, 1e-5)), 1e-5).epsilon
+    assert target - 2e-3 <= spent <= target
+
+
+@pytest.mark.parametrize("participation", [Full(), Poisson(0.2), Fixed(0.2)])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_monotone(participation: Participation, adjacency: str) -> None:
+    by_rounds = [epsilon(mechanism(2.0, participation, rounds, adjacency), 1e-5).epsilon for rounds in (0, 1, 2, 10, 100)]
+    by_noise = [epsilon(mechanism(noise, participation, 10, adjacency), 1e-5).epsilon for noise in (0.2, 0.5, 1.0, 4.0)]
+    assert by_rounds[0] == 0 and all(np.diff(by_rounds) > 0)
+    assert all(np.diff(by_noise) < 0)
+
+
+def test_a_fixed_cohort_is_never_accounted_as_poisson() -> None:
+    poisson, fixed, full = (epsilon(mechanism(2.0, part, 100, clients=100), 1e-5) for part in (Poisson(0.1), Fixed(0.1), Full()))
+    assert fixed.epsilon == full.epsilon > poisson.epsilon
+    assert "without amplification" in fixed.accountant
+    replaced = epsilon(mechanism(2.0, Fixed(0.1), 100, "replace-one", clients=100), 1e-5)
+    assert replaced.accountant == "RDP" and replaced.epsilon > poisson.epsilon
+
+
+def test_tiny_noise_is_answered_without_pld() -> None:
+    spent = epsilon(mechanism(0.05, Poisson(0.01), 10), 1e-5)
+    assert math.isfinite(spent.epsilon) and spent.accountant != "PLD"
+
+
+def test_spent_so_far_grows_to_the_claim() -> None:
+    plan = mechanism(2.0, Poisson(0.2), 40)
+    spent = SpentSoFar(plan, 1e-5)
+    values = [spent.after(k) for k in range(41)]
+    assert values[0] == 0 and all(np.diff(values) > 0)
+    assert values[-1] == epsilon(plan, 1e-5).epsilon
+    for k in (1, 7, 20):
+        exact = epsilon(replace(plan, rounds=k), 1e-5).epsilon
+        assert exact <= values[k] <= exact + 0.02
+    assert [spent.after(k) for k in (3, 3, 3)] == [values[3]] * 3  # a pure read
+
+
+def test_no_noise_is_not_private() -> None:
+    assert epsilon(mechanism(0.0, Full(), 10), 1e-5).epsilon == math.inf
+    run = quadratic([[1.0], [2.0]], algorithm=normec.FedNormEC(), privacy=normec.Privacy(trust="central", noise_multiplier=0.0))
+    assert run.epsilon == math.inf
+    assert run.summary["epsilon"] is None and run.summary["private"] is False and run.summary["claim"].startswith("Not private")
+    assert run.metrics[-1]["epsilon"] is None
+
+
+@pytest.mark.parametrize(("participation", "expected"), [(Full(), 40), (Poisson(0.25), 10), (Fixed(0.25), 10)])
+@pytest.mark.parametrize("bound", [0.1, 1.0, 10.0])
+def test_released_noise_has_the_stated_standard_deviation(participation: Participation, expected: int, bound: float) -> None:
+    plan = Mechanism("central", "zero-out", bound, 1.5, participation, 40, 10)
+    zero = torch.zeros(2000, dtype=torch.float64)
+    released = torch.stack([plan.release(zero, Streams(0), k) for k in range(20)])
+    stated = 1.5 * bound / expected
+    assert plan.noise_std / plan.expected == pytest.approx(stated)
+    assert released.std().item() == pytest.approx(stated, rel=0.02)  # 40,000 draws: five standard errors
+    assert abs(released.mean().item()) < 5 * stated / 200
+    lagged = (released[1:] * released[:-1]).mean().item() / stated**2
+    assert abs(lagged) < 0.03  # rounds are independent
+
+
+@pytest.mark.parametrize("algorithm", [normec.FedNormEC(beta=0.5), normec.DPFedAvgClip(clip_norm=2.0), normec.DPFedAvgNorm(beta=0.5)])
+def test_noise_of_a_run_with_zero_updates(algorithm: normec.Algorithm) -> None:
+    """All updates are zero at x⁰, so that the first model is noise of the stated standard deviation alone."""
+    run = quadratic(
+        [np.zeros(20_000)] * 4,
+        algorithm=algorithm,
+        participation=normec.Poisson(0.5),
+        privacy=normec.Privacy(trust="central", noise_multiplier=3.0),
+        rounds=1,
+    )
+    x = next(run.model.parameters()).detach()
+    lr = algorithm.server_lr * getattr(algorithm, "beta", 1.0)  # type: ignore[attr-defined]
+    assert x.std().item() == pytest.approx(lr * 3.0 * algorithm.operator.bound / (0.5 * 4), rel=0.03)
+
+
+def test_noise_is_drawn_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normec.privacy import mechanism as module
+
+    drawn: list[tuple[int, ...]] = []
+    original = module.seeded_gaussian
+
+    def counting(shape: tuple[int, ...], *rest: Any) -> torch.Tensor:
+        drawn.append(shape)
+        return original(shape, *rest)
+
+    monkeypatch.setattr(module, "seeded_gaussian", counting)
+    quadratic(
+        [np.zeros(5)] * 4, algorithm=normec.FedNormEC(), privacy=normec.Privacy(trust="central", noise_multiplier=1.0), rounds=6,
+        participation=normec.Poisson(0.2),
+    )  # fmt: skip
+    assert drawn == [(5,)] * 6  # once for every coordinate, also in rounds without participants
+
+
+def test_default_delta_is_below_one_over_the_clients() -> None:
+    assert normec.Privacy(trust="central", epsilon=1.0).delta_for(100) == 1e-5
+    assert normec.Privacy(trust="central", epsilon=1.0).delta_for(10**6) == pytest.approx(10**-6.6)
+    assert normec.Privacy(trust="central", epsilon=1.0, delta=1e-3).delta_for(10**6) == 1e-3

@@ -1,0 +1,177 @@
+"""What may not change a result: client order, workers, extra evaluations, an interruption; and what must."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import normec
+from conftest import Outcome, checkpoint_of, x_of
+
+DIGITS_X, DIGITS_Y = load_digits(return_X_y=True)
+DIGITS_X = DIGITS_X / 16.0
+
+
+def digits(order: np.ndarray | None = None, clients: int = 20) -> normec.Federation:
+    ids = np.arange(len(DIGITS_Y)) % clients
+    rows = np.argsort(ids, kind="stable") if order is None else np.concatenate([np.flatnonzero(ids == client) for client in order])
+    return normec.Federation.from_arrays(DIGITS_X[rows], DIGITS_Y[rows], ids[rows])
+
+
+def run(data: normec.Federation | None = None, **choices: Any) -> normec.Run:
+    from normec.models.zoo import mlp
+
+    defaults: dict[str, Any] = {
+        "model": mlp,
+        "algorithm": normec.FedNormEC(beta=0.1, server_lr=1.0),
+        "local": normec.RR(steps=1, lr=0.5, batch_size=16),
+        "participation": normec.Poisson(0.5),
+        "privacy": normec.Privacy(trust="central", noise_multiplier=0.5),
+        "rounds": 6,
+        "engine": normec.Engine(checkpoint_every=2),
+    }
+    return normec.train(data=data or digits(), **(defaults | choices))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_client_order_does_not_matter(lazy: bool) -> None:
+    shuffled = np.random.default_rng(0).permutation(20)
+    choices = {
+        "privacy": normec.Privacy(trust="none"),
+        "engine": normec.Engine(dtype="float64"),
+        "algorithm": normec.FedNormEC(beta=0.1, lazy=lazy),
+    }
+    a, b = run(digits(), **choices), run(digits(shuffled), **choices)
+    np.testing.assert_allclose(x_of(a), x_of(b), rtol=0, atol=1e-12)
+    assert np.abs(x_of(a)).max() > 0.01
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_do_not_matter(workers: int, tmp_path: Path) -> None:
+    one = run(digits(clients=150), out=tmp_path / "a")
+    many = run(digits(clients=150), engine=normec.Engine(workers=workers, checkpoint_every=2), out=tmp_path / "b")
+    for name, saved in checkpoint_of(one).items():
+        assert np.array_equal(saved, checkpoint_of(many)[name]), name
+
+
+def test_an_evaluation_does_not_matter() -> None:
+    assert np.array_equal(x_of(run()), x_of(run(engine=normec.Engine(eval_every=5))))
+
+
+def test_the_seed_matters() -> None:
+    assert np.array_equal(x_of(run(seed=1)), x_of(run(seed=1)))
+    assert not np.array_equal(x_of(run(seed=1)), x_of(run(seed=2)))
+
+
+def test_global_random_state_is_left_alone() -> None:
+    import torch
+
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    a = run()
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(6)
+    assert np.array_equal(x_of(a), x_of(run()))
+
+
+def without_seconds(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in metrics]
+
+
+class StopAfter:
+    """Presses Ctrl-C during the evaluation of a round."""
+
+    def __init__(self, round: int) -> None:
+        self.stop = round
+
+    def started(self, plan: Any) -> None: ...
+
+    def round(self, row: dict[str, Any]) -> None:
+        if row["round"] == self.stop:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_interrupted_and_resumed_is_bit_equal(tmp_path: Path, stop: int) -> None:
+    whole = run(out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(out=tmp_path / "parts", observer=StopAfter(stop))
+    resumed = run(out=tmp_path / "parts", resume=True)
+    for name, saved in checkpoint_of(whole).items():
+        assert np.array_equal(saved, checkpoint_of(resumed)[name]), name
+    assert without_seconds(whole.metrics) == without_seconds(resumed.metrics)
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()
+    assert without_seconds([json.loads(line) for line in lines]) == without_seconds(whole.metrics)
+
+
+def test_killed_and_resumed_is_bit_equal(tmp_path: Path) -> None:
+    """SIGKILL between checkpoints: the rounds after the last one are repeated, with the same streams."""
+    assignments = ["rounds=40", "participation.rate=0.5", "engine.checkpoint_every=7", "privacy.epsilon=4"]
+    start = [sys.executable, "-m", "normec", "train", *assignments, "--out"]
+    subprocess.run([*start, str(tmp_path / "whole")], check=True, capture_output=True)
+    process = subprocess.Popen([*start, str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and len(metrics.read_text().splitlines()) > 12):
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    resume = [sys.executable, "-m", "normec", "train", "--out", str(tmp_path / "killed"), "--resume"]
+    subprocess.run(resume, check=True, capture_output=True)
+    for name in ("checkpoint/state.safetensors", "model.safetensors"):
+        from safetensors.numpy import load_file
+
+        whole, killed = load_file(tmp_path / "whole" / name), load_file(tmp_path / "killed" / name)
+        assert all(np.array_equal(whole[key], killed[key]) for key in whole), name
+    read = [[json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "killed")]
+    assert without_seconds(read[0]) == without_seconds(read[1])
+
+
+def test_run_toml_alone_reproduces_a_run(command: Callable[..., Outcome], tmp_path: Path) -> None:
+    first = command(
+        "train", "rounds=4", "data.partition=shards", "model.name=mlp", "local.method=sgd", "participation.rate=0.5", "--out", "first"
+    )
+    os.chdir(tmp_path.parent)  # from anywhere
+    second = command("train", str(tmp_path / "first" / "run.toml"), "--out", str(tmp_path / "second"))
+    assert first.code == second.code == 0
+    assert (tmp_path / "first" / "model.safetensors").read_bytes() == (tmp_path / "second" / "model.safetensors").read_bytes()
+    assert (tmp_path / "first" / "run.toml").read_text() == (tmp_path / "second" / "run.toml").read_text()
+
+
+def test_dropout_draws_from_keyed_streams() -> None:
+    from torch import nn
+
+    def factory() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 10))
+
+    assert np.array_equal(x_of(run(model=factory)), x_of(run(model=factory, engine=normec.Engine(eval_every=6))))
+    with pytest.raises(normec.BadInput, match=r"engine\.workers=2: this model draws random numbers"):
+        run(model=factory, engine=normec.Engine(workers=2))
+
+
+def test_resume_refuses_another_configuration(tmp_path: Path) -> None:
+    run(out=tmp_path / "a")
+    with pytest.raises(normec.BadInput, match=r"local\.lr=0\.5 there, 0\.25 here"):
+        run(out=tmp_path / "a", resume=True, local=normec.RR(steps=1, lr=0.25, batch_size=16))
+    other = normec.Federation.from_arrays(DIGITS_X[::-1].copy(), DIGITS_Y[::-1].copy(), np.arange(len(DIGITS_Y)) % 20)
+    with pytest.raises(normec.BadInput, match=r"data\.fingerprint"):
+        run(other, out=tmp_path / "a", resume=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    first = run(out=tmp_path / "a")
+    before = (tmp_path / "a" / "metrics.jsonl").read_text()
+    again = run(out=tmp_path / "a", resume=True)
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == before
+    assert again.summary["test_accuracy"] == first.summary["test_accuracy"]
+    assert np.array_equal(x_of(first), x_of(again))
