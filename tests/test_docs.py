@@ -1,0 +1,54 @@
+"""What the documents say is what was measured, and what runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import normec
+from normec.config import resolve
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_readme_shows_the_measured_table() -> None:
+    spec = importlib.util.spec_from_file_location("demo_comparison", ROOT / "benchmarks" / "demo_comparison.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.table(json.loads(module.RESULTS.read_text())) in (ROOT / "README.md").read_text()
+
+
+def test_the_measured_demo_is_the_default() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "demo_comparison.json").read_text())
+    assert results["rows"][0]["name"] == "Fed-α-NormEC"
+    assert resolve(None, results["rows"][0]["settings"]) == resolve(None, [])
+
+
+def test_the_documented_configuration_is_the_default() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    block = re.search(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    assert block is not None
+    tree = tomllib.loads(block.group(1))
+    documented = {f"{section}.{key}": value for section, table in tree.items() if isinstance(table, dict) for key, value in table.items()}
+    resolved = tomllib.loads(resolve(None, []).toml())
+    actual = {f"{section}.{key}": value for section, table in resolved.items() if isinstance(table, dict) for key, value in table.items()}
+    assert documented == actual | {"data.clients": 100}
+    assert (tree["rounds"], tree["seed"]) == (resolved["rounds"], resolved["seed"])
+
+
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), flags=re.DOTALL)
+    assert block is not None
+    exec(compile(block.group(1), "python.md", "exec"), {})
+    assert "Client-level (ε = 8.000, δ = 1e-05)" in capsys.readouterr().out
+
+
+def test_every_public_name_exists() -> None:
+    for name in normec.__all__:
+        assert getattr(normec, name) is not None
