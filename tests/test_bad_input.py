@@ -130,7 +130,7 @@ def test_malformed_assignment(command: Command, argument: str) -> None:
         (["data.partition=shards", "data.clients=1000"], ["data.classes_per_client=2", "2000 shards"]),
         (["data.partition=column"], ["data.client_column", "digits"]),
         (["data.partition=column", "data.clients=3"], ["data.clients=3", "column"]),
-        (["participation.scheme=full", "participation.rate=0.5"], ["participation.rate"]),
+        (["participation.scheme=full", "participation.rate=0.5"], ["participation.rate must be 1"]),
         (["participation.scheme=fixed", "participation.rate=0.001"], ["participation.rate=0.001", "nobody"]),
         (["algorithm.name=dp-fedavg-clip", "algorithm.alpha=1"], ["algorithm.alpha"]),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], ["privacy.epsilon", "cannot be reached"]),

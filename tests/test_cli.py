@@ -31,7 +31,7 @@ def test_version(command: Command) -> None:
 
 
 def test_train_writes_a_folder_and_ends_with_the_claim(command: Command) -> None:
-    done = command("train", "rounds=12", "privacy.epsilon=3", "--out", "run")
+    done = command("train", "rounds=12", "privacy.epsilon=3", "participation.rate=1.0", "--out", "run")
     assert done.code == 0 and done.err == ""
     assert "\x1b" not in done.out and "\r" not in done.out  # no control characters when it is not a terminal
     for word in (
@@ -80,6 +80,36 @@ def test_another_algorithm_starts_its_section_afresh(command: Command) -> None:
     assert tomllib.loads(Path("run/run.toml").read_text())["algorithm"] == {
         "name": "dp-fedavg-clip", "clip_norm": 2, "server_lr": 1.0, "on": "gradient",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("[algorithm]\nalpha = 0.5", ["algorithm.clip_norm=2", "algorithm.name=dp-fedavg-clip"]),
+        ('[data]\npartition = "dirichlet"\nconcentration = 0.1', ["data.partition=iid"]),
+        ('[data]\npartition = "shards"\nclasses_per_client = 3', ["data.partition=dirichlet", "data.concentration=1.0"]),
+        ('[participation]\nscheme = "fixed"\nrate = 0.1', ["participation.scheme=full"]),
+        ("[privacy]\nnoise_multiplier = 3.0", ["privacy.epsilon=2.0"]),
+        ("[local]\nlr = 0.125\nsteps = 2", ["local.method=rr"]),
+    ],
+)
+def test_settings_of_a_file_give_way_to_contradicting_changes(command: Command, file: str, changes: list[str]) -> None:
+    from normec.config import resolve
+
+    Path("run.toml").write_text(file)
+    resolved = tomllib.loads(resolve(Path("run.toml"), changes).toml())
+    for change in changes:
+        key, value = change.split("=")
+        section, name = key.split(".")
+        assert str(resolved[section][name]) in (value, f"{value}.0")
+    if "local" in file:
+        assert resolved["local"]["lr"] == 0.125 and resolved["local"]["steps"] == 2
+
+
+def test_the_data_path_is_kept_whole(command: Command) -> None:
+    from normec.config import resolve
+
+    assert tomllib.loads(resolve(None, ["data.source=table.csv"]).toml())["data"]["source"] == str(Path("table.csv").absolute())
 
 
 def test_privacy_can_be_switched_off_over_a_file(command: Command) -> None:

@@ -92,3 +92,6 @@ def main() -> None:
     except NormecError as error:
         typer.echo(f"normec: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # a full disk, a folder that vanished
+        typer.echo(f"normec: {error}. What was saved is intact; go on with --resume.", err=True)
+        sys.exit(1)

@@ -25,8 +25,7 @@ from normec.streams import Streams
 Tree = dict[str, Any]
 
 SECTIONS = ("data", "model", "local", "algorithm", "participation", "privacy", "engine")
-CHOICES = {"algorithm": "name", "local": "method"}
-"""Keys that decide which other keys their section has: a later layer that changes one starts the section afresh."""
+DEFAULT_ALGORITHM = "fed-normec"
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,10 @@ class RunConfig:
 
 def resolve(file: Path | None, assignments: Iterable[str]) -> RunConfig:
     """The configuration of a TOML file (or the built-in demo) changed by `key=value` arguments; later ones win."""
-    layers = [read_toml(file)] if file else []
-    tree: Tree = {}
-    for layer in [*layers, *map(parse_assignment, assignments)]:
-        tree = merge(tree, layer)
-    return RunConfig.from_tree(tree)
+    changes: Tree = {}
+    for assignment in assignments:
+        changes = _overlay(changes, parse_assignment(assignment))
+    return RunConfig.from_tree(merge(read_toml(file) if file else {}, changes))
 
 
 def read_toml(path: Path) -> Tree:
@@ -134,32 +132,45 @@ def parse_assignment(text: str) -> Tree:
     return {parts[0]: parsed} if len(parts) == 1 else {parts[0]: {parts[1]: parsed}}
 
 
-def merge(earlier: Tree, later: Tree) -> Tree:
-    """Two layers of settings, the later one winning.
+def merge(file: Tree, changes: Tree) -> Tree:
+    """The settings of a file changed by those of the command line, which win.
 
-    A later `algorithm.name` or `local.method` that differs starts its section afresh, since the other keys belonged to
-    another choice. A later noise_multiplier replaces an epsilon, and the reverse; a later trust="none" replaces both.
+    A changed `algorithm.name` starts its section afresh, since the file's keys belonged to another algorithm. Keys of the
+    file that contradict a change give way: epsilon and noise_multiplier to each other and both to trust="none", rate to
+    scheme="full", and the settings of a partition to another partition.
     """
-    merged = dict(earlier)
-    for key, value in later.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _outdated(key, merged[key], value) | value
-        else:
-            merged[key] = value
-    return merged
+    before = {name: {**table} if isinstance(table, dict) else table for name, table in file.items()}
+    for section, changed in changes.items():
+        if isinstance(changed, dict) and isinstance(before.get(section), dict):
+            for key in _outdated(section, before[section], changed):
+                before[section].pop(key, None)
+    return _overlay(before, changes)
 
 
-def _outdated(section: str, before: Tree, later: Tree) -> Tree:
-    """The earlier keys of a section without those that the later ones make void."""
-    choice = CHOICES.get(section)
-    if choice and choice in later and later[choice] != before.get(choice, later[choice]):
-        return {}
+def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
+    """The keys of a file's section that changes to it make void."""
+    if section == "algorithm" and changes.get("name", DEFAULT_ALGORITHM) != before.get("name", DEFAULT_ALGORITHM):
+        return set(before) if "name" in changes else set()
     void: set[str] = set()
     if section == "privacy":
-        void |= {"epsilon"} if "noise_multiplier" in later else set()
-        void |= {"noise_multiplier"} if "epsilon" in later else set()
-        void |= {"epsilon", "noise_multiplier", "delta"} if later.get("trust") == "none" else set()
-    return {key: value for key, value in before.items() if key not in void}
+        void |= {"epsilon"} if "noise_multiplier" in changes else set()
+        void |= {"noise_multiplier"} if "epsilon" in changes else set()
+        void |= {"epsilon", "noise_multiplier", "delta"} if changes.get("trust") == "none" else set()
+    if section == "participation" and changes.get("scheme") == "full":
+        void |= {"rate"}
+    if section == "data" and "partition" in changes:
+        void |= {"concentration", "classes_per_client"} if changes["partition"] != before.get("partition") else set()
+        void |= {"clients"} if changes["partition"] == "column" else set()
+    return void
+
+
+def _overlay(tree: Tree, changes: Tree) -> Tree:
+    """Both trees, `changes` winning key by key."""
+    both = dict(tree)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = both[key] | value if nested else value
+    return both
 
 
 def _with_default_promise(privacy: Tree) -> Tree:

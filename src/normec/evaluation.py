@@ -24,20 +24,26 @@ class Scores(NamedTuple):
     test_accuracy: float | None
 
 
-def evaluate(model: FlatModel, x: Tensor, federation: Federation) -> Scores:
-    """Scores of the parameters x (d,)."""
+def evaluate(model: FlatModel, x: Tensor, federation: Federation, drop_broken: bool = False) -> Scores:
+    """Scores of the parameters x (d,).
+
+    drop_broken: leave clients whose loss is not finite out of the mean, as their messages are under privacy.
+    """
     test_loss, test_accuracy = _test(model, x, federation)
-    return Scores(_train_loss(model, x, federation), test_loss, test_accuracy)
+    losses = _client_losses(model, x, federation)
+    finite = losses[losses.isfinite()] if drop_broken else losses
+    return Scores(float(finite.mean()), test_loss, test_accuracy)
 
 
-def _train_loss(model: FlatModel, x: Tensor, federation: Federation) -> float:
+def _client_losses(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
+    """The mean loss of each client with samples, in float64."""
     losses = []
     for clients in _groups(federation):
         samples = [federation.client(client) for client in clients]
         outputs = model.outputs(x, torch.cat([features for features, _ in samples]))
         parts = torch.split(outputs, [len(targets) for _, targets in samples])
         losses += [model.loss(part, targets) for part, (_, targets) in zip(parts, samples, strict=True)]
-    return float(torch.stack(losses).double().mean())
+    return torch.stack(losses).double()
 
 
 def _groups(federation: Federation) -> list[list[int]]:

@@ -23,10 +23,11 @@ class RunFolder:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint" / "state.safetensors"
+        self._lock_file: int | None = None
 
     @classmethod
     def open(cls, path: Path, resume: bool) -> RunFolder:
-        """A new folder, or with `resume` one that holds a run.
+        """A new folder, or with `resume` one that holds a run; locked against other runs until the context ends.
 
         Raises:
             BadInput: where the folder holds something and `resume` is off, holds no run and it is on, or cannot be made.
@@ -42,7 +43,28 @@ class RunFolder:
             folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput("--out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
+        folder._lock()
         return folder
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _lock(self) -> None:
+        """Keeps other runs out until this one ends, however it ends (where the system has flock)."""
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            self._lock_file = os.open(self.checkpoint.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.__exit__()
+                raise BadInput("--out", f": another run is going on in {self.path}. Wait for it, or choose another folder.") from None
 
     def start_metrics(self, rounds_done: int) -> list[dict[str, Any]]:
         """Cuts metrics.jsonl back to the rounds that a checkpoint holds, and returns those."""

@@ -30,7 +30,7 @@ class _Sampled(Participation):
 
     rate: Probability
 
-    def __init__(self, rate: float, **unknown: Any) -> None:
+    def __init__(self, /, rate: float, **unknown: Any) -> None:
         Settings.__init__(self, rate=rate, **unknown)
 
 
@@ -92,6 +92,6 @@ def participation_from_table(table: dict[str, Any]) -> Participation:
     kind = choose("participation.scheme", table.pop("scheme", "poisson"), SCHEMES)
     if kind is not Full:
         table.setdefault("rate", DEFAULT_RATE)
-    elif table.get("rate") == 1:
-        del table["rate"]
+    elif table.pop("rate", 1) != 1:
+        raise BadInput("participation.rate", " must be 1 with scheme='full'. Remove it, or use poisson or fixed.")
     return kind.from_table("participation", table)

@@ -22,6 +22,10 @@ BYTES_OF_A_NUMBER = 4
 """Vectors travel as float32, whatever the simulation computes in."""
 
 
+NO_ROUND = -1
+"""Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
+
+
 class Observer(Protocol):
     """Who watches a run."""
 
@@ -63,15 +67,15 @@ class Recorder:
         Raises:
             BadInput: where the checkpoint was made by another configuration, naming the difference.
         """
-        found = self.folder.load_checkpoint() if self.folder else None
-        if self.folder:
-            self.metrics = self.folder.start_metrics(found[1]["rounds_done"] if found else -1)
-        if found is None:
+        if self.folder is None:
             return False
-        tensors, saved = found
+        tensors, saved = self.folder.load_checkpoint() or ({}, {"rounds_done": NO_ROUND, "description": self._description})
         difference = differing_setting(saved["description"], self._description)
         if difference:
             raise BadInput("--resume", f": the checkpoint is of another run ({difference}). Use the same settings, or a new folder.")
+        self.metrics = self.folder.start_metrics(saved["rounds_done"])
+        if saved["rounds_done"] == NO_ROUND:
+            return False
         slots = self.plan.experiment.algorithm.server_slots
         state.x = tensors["x"].to(state.x.device)
         state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in slots)
@@ -152,7 +156,7 @@ class Recorder:
         """The losses, or nulls in a round that is not evaluated."""
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
             return {"train_loss": None, "test_loss": None, "test_accuracy": None}
-        scores = evaluate(self.plan.model, state.x, self.plan.federation)
+        scores = evaluate(self.plan.model, state.x, self.plan.federation, drop_broken=self.plan.mechanism.trust != "none")
         for name, value in (("training", scores.train_loss), ("test", scores.test_loss)):
             if value is not None and not math.isfinite(value):
                 raise TrainingFailed(f"round {state.rounds_done}: the {name} loss is {value}. Lower algorithm.server_lr or local.lr.")

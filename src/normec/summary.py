@@ -9,22 +9,26 @@ from typing import Any
 import torch
 
 from normec.experiment import Plan
-from normec.privacy import Mechanism
+from normec.privacy import Mechanism, Spent, by_group_privacy
 from normec.version import __version__
 
 SEEDED = "Seeded noise: for simulation, not for release."
 
 
-def privacy_sentence(mechanism: Mechanism, epsilon: float, delta: float | None, accountant: str) -> str:
-    """The claim in words: unit, ε, δ, adjacency, trust, sampling, rounds and accountant; or that there is none."""
+def privacy_sentence(mechanism: Mechanism, claim: Spent, delta: float, careful: Spent | None) -> str:
+    """The claim in words: unit, ε, δ, adjacency, trust, sampling, rounds and accountant; or that there is none.
+
+    careful: a second bound with fewer premises, printed beside the claim.
+    """
     if not mechanism.private:
         reason = "nobody adds noise" if mechanism.trust == "none" else "the noise multiplier is 0"
         return f"Not private: {reason}, ε = ∞."
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
+    beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful.epsilon)})" if careful else ""
     return (
-        f"Client-level (ε = {upper(epsilon)}, δ = {delta:g}) differential privacy under {mechanism.adjacency} adjacency, "
+        f"Client-level (ε = {upper(claim.epsilon)}, δ = {delta:g}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust} (a trusted server adds the noise, once on the sum), {mechanism.sampling} sampling{rate}, "
-        f"{mechanism.rounds} rounds, accountant: {accountant}. {SEEDED}"
+        f"{mechanism.rounds} rounds, accountant: {claim.accountant}{beside}. {SEEDED}"
     )
 
 
@@ -36,11 +40,14 @@ def upper(epsilon: float) -> str:
 def summarize(plan: Plan, last: dict[str, Any], description: dict[str, Any]) -> dict[str, Any]:
     """The content of summary.json; `last` is the last line of the metrics. ε is null where it is infinite."""
     mechanism, claim = plan.mechanism, plan.spent.planned
-    private = mechanism.private
+    private, delta = mechanism.private, plan.delta or 0.0
+    substitution = private and mechanism.sampling == "poisson" and mechanism.adjacency == "replace-one"
+    careful = by_group_privacy(mechanism, delta) if substitution else None
     return {
-        "claim": privacy_sentence(mechanism, claim.epsilon, plan.delta, claim.accountant),
+        "claim": privacy_sentence(mechanism, claim, delta, careful),
         "private": private,
         "epsilon": claim.epsilon if private else None,
+        "epsilon_by_group_privacy": careful.epsilon if careful else None,
         "delta": plan.delta if private else None,
         "unit": "client",
         "adjacency": mechanism.adjacency if private else None,

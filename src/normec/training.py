@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
     recorder = Recorder(plan, folder, observer)
     state = _start(plan)
     with (
+        folder or contextlib.nullcontext(),
         torch.random.fork_rng(devices=[]),
         Workers(plan.model, chosen.engine.workers) as workers,
         deferred_interrupt() as interrupted,

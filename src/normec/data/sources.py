@@ -34,7 +34,7 @@ class Data(Settings):
     label_column: Text = "label"
     test_fraction: Fraction = 0.2
 
-    def __init__(self, **values: object) -> None:
+    def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
         for key, kind in NEEDS.items():
             if getattr(self, key) is not None and self.partition != kind:

@@ -25,7 +25,7 @@ class Engine(Settings):
     checkpoint_every: Count = 10
     memory_limit: Literal["auto"] | Count = "auto"
 
-    def __init__(self, **values: object) -> None:
+    def __init__(self, /, **values: object) -> None:
         if values.get("backend") == "vmap":
             raise BadInput("backend", "='vmap' is not available in this version. Use auto or loop.")
         super().__init__(**values)
@@ -39,12 +39,12 @@ class Engine(Settings):
         """The device, checked to exist.
 
         Raises:
-            BadInput: where torch does not know it or this machine does not have it.
+            BadInput: where torch does not know it, this machine does not have it, or it has no float64.
         """
         try:
             device = torch.device(self.device)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
+            torch.zeros(1, dtype=torch.float64, device=device).item()
+        except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise BadInput("engine.device", f"={self.device!r} cannot be used here: {reason}. Use cpu.") from None
         return device

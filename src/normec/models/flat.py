@@ -78,7 +78,7 @@ class FlatModel:
         return outputs
 
     def probe(self, samples: tuple[Tensor, Tensor]) -> None:
-        """Runs one training pass on a few samples, so that an unsuitable model is refused before training.
+        """Runs one training step on a few samples, so that an unsuitable model is refused before training.
 
         Raises:
             BadInput: where it fails, its loss is no finite scalar, or its forward pass changes buffers.
@@ -88,12 +88,13 @@ class FlatModel:
         try:
             self.module.train()
             loss = self.loss(self.module(samples[0]), samples[1])
+            torch.autograd.grad(loss, self.parameters, allow_unused=True)
         except Exception as error:  # whatever a user's module or loss raises
             reason = " ".join(str(error).split())
             problem = f" fails on samples of shape {tuple(samples[0].shape)}: {type(error).__name__}: {reason}."
             raise BadInput("model", problem) from error
-        if not isinstance(loss, Tensor) or loss.ndim != 0 or not bool(loss.isfinite()):
-            raise BadInput("model", f" and loss give {loss!r} on the first samples. They must give one finite number.")
+        if not bool(loss.isfinite()):
+            raise BadInput("model", f" and loss give {float(loss)} on the first samples. They must give a finite number.")
         for name, buffer in self.module.named_buffers():
             if not torch.equal(buffer, buffers[name]):
                 problem = f" changes its buffer {name} in the forward pass, which would leak outside the mechanism."

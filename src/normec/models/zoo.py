@@ -65,6 +65,10 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.M
             raise BadInput("model", f": {label} failed ({type(error).__name__}: {error}).") from error
     if not isinstance(module, nn.Module):
         raise BadInput("model", f": {label} returned {type(module).__name__}. Return a torch.nn.Module.")
+    for name, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter) or parameter.is_complex():
+            kind = "without a shape yet" if nn.parameter.is_lazy(parameter) else "complex"
+            raise BadInput("model", f": {label} has the parameter {name}, which is {kind}. Use real parameters of known shape.")
     return module
 
 

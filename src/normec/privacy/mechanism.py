@@ -5,10 +5,10 @@ Noise, aggregation, accounting and reports all read it, so they cannot disagree.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from normec.errors import BadInput
@@ -43,7 +43,7 @@ class Privacy(Settings):
     adjacency: Adjacency = "zero-out"
     noise: Literal["seeded"] = "seeded"
 
-    def __init__(self, **values: object) -> None:
+    def __init__(self, /, **values: object) -> None:
         for key, choices in LATER.items():
             value = values.get(key)
             if isinstance(value, str) and value in choices:
@@ -122,4 +122,4 @@ class Mechanism:
 
     def noise_to_bound(self, d: int) -> float:
         """The expected norm of the noise on the mean, z C √d / (pM), over the norm bound C of the mean's messages."""
-        return self.noise_multiplier * float(torch.tensor(d).sqrt()) / self.expected
+        return self.noise_multiplier * math.sqrt(d) / self.expected
