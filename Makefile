@@ -16,7 +16,7 @@ check: $(VENV)/.dev  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench  ## measure the README's table and draw its picture (about 10 minutes on 2 cores)
+bench: $(VENV)/.bench  ## measure the README's table and draw its picture (about 5 minutes on 2 cores)
 	$(BIN)/python benchmarks/demo_comparison.py
 
 docs: $(VENV)/.docs  ## build docs/_build/index.html; warnings are errors
@@ -26,6 +26,7 @@ clean:
 	rm -rf $(VENV) docs/_build
 
 $(VENV)/.package: pyproject.toml constraints.txt
+	@echo "installing into $(VENV): a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable .
 	touch $@

@@ -18,8 +18,8 @@ from conftest import Outcome, Point, half_square
 Command = Callable[..., Outcome]
 
 NOT_NUMBERS = ['"x"', "true", "[1]", "nan", "inf", "-inf"]
-POSITIVE = [*NOT_NUMBERS, "-1", "0", "-0.0"]
-COUNTS = [*POSITIVE, "1.5", "10000000000000"]
+POSITIVE = [*NOT_NUMBERS, "-1", "0", "-0.0", "1e-320", "1e39"]
+COUNTS = [*POSITIVE, "1.5", "10000000000000", "1" + 5000 * "0"]
 TEXTS = ["1", "true", '""', "nan"]
 
 BAD_VALUES: dict[str, list[str]] = {
@@ -56,7 +56,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "privacy.noise": [*TEXTS, "secure"],
     "engine.backend": [*TEXTS, "vmap", "ray"],
     "engine.workers": COUNTS,
-    "engine.device": [*TEXTS, "cuda:99", "toaster"],
+    "engine.device": [*TEXTS, "cuda:99", "toaster", "meta", "hpu"],
     "engine.dtype": [*TEXTS, "float16"],
     "engine.eval_every": COUNTS,
     "engine.checkpoint_every": COUNTS,
@@ -167,15 +167,18 @@ BAD_FILES: dict[str, tuple[str, list[str]]] = {
     "no features": ("label,client\ncat,1\ndog,2\n", ["0 numeric feature columns"]),
     "no label": ("a,b,client\n1,2,3\n", ["data.label_column='label'", "no column"]),
     "one class": ("a,label,client\n1,cat,3\n2,cat,4\n", ["data.label_column", "one class only", "cat"]),
-    "feature nan": ("a,label,client\n1,cat,1\nnan,dog,2\n3,dog,2\n", ["data.source", "1 rows", "first: row 1"]),
-    "feature missing": ("a,label,client\n1,cat,1\n,dog,2\n3,dog,2\n", ["data.source", "1 rows", "first: row 1"]),
-    "feature infinite": ("a,label,client\n1,cat,1\n3,dog,2\ninf,dog,2\n", ["data.source", "1 rows", "first: row 2"]),
+    "feature nan": ("a,label,client\n1,cat,1\nnan,dog,2\n3,dog,2\n", ["data.source", "1 row with", "first: row 1"]),
+    "feature missing": ("a,label,client\n1,cat,1\n,dog,2\n3,dog,2\n", ["data.source", "1 row with", "first: row 1"]),
+    "feature infinite": ("a,label,client\n1,cat,1\n3,dog,2\ninf,dog,2\n", ["data.source", "1 row with", "first: row 2"]),
     "label nan": ("a,label,client\n1,nan,1\n2,1,2\n", ["data.label_column"]),
-    "label missing": ("a,label,client\n1,0,1\n2,,2\n3,1,2\n", ["data.label_column", "1 missing", "first: row 1"]),
+    "label missing": ("a,label,client\n1,0,1\n2,,2\n3,1,2\n", ["data.label_column", "1 missing value ", "first: row 1"]),
     "label float": ("a,label,client\n1,3.5,1\n2,1,2\n", ["data.label_column", "3.5"]),
-    "label negative": ("a,label,client\n1,-1,1\n2,0,2\n3,1,2\n", ["data.label_column", "1 labels", "first: row 0", "-1"]),
+    "label negative": ("a,label,client\n1,-1,1\n2,0,2\n3,1,2\n", ["data.label_column", "1 label outside", "first: row 0", "-1"]),
     "label from one": ("a,label,client\n1,1,1\n2,2,2\n3,1,2\n", ["data.label_column", "first: row 1", "2"]),
-    "client missing": ("a,label,client\n1,cat,1\n2,dog,\n", ["data.client_column", "1 missing"]),
+    "label empty": ("a,label,client\n1,cat,1\n2,,2\n3,dog,1\n", ["data.label_column", "1 missing value ", "first: row 1"]),
+    "two columns of one name": ("a,a,label,client\n1,2,cat,1\n2,3,dog,1\n", ["two columns"]),
+    "beyond float32": ("a,label,client\n1,cat,1\n1e300,dog,2\n", ["float32", "1 row with"]),
+    "client missing": ("a,label,client\n1,cat,1\n2,dog,\n", ["data.client_column", "1 missing value "]),
     "client float": ("a,label,client\n1,cat,1.5\n2,dog,2.5\n", ["data.client_column", "1.5"]),
     "ragged": ("a,label,client\n1,cat,1\n2,dog\n", ["data.source", "cannot be read"]),
 }
@@ -205,17 +208,18 @@ def test_directory_as_source(command: Command) -> None:
     [
         ({"x": np.ones((4, 2))}, "no array y"),
         ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0])}, "array y"),
-        ({"x": np.ones((4, 2)), "y": np.array([0.0, 1.0, 0.0, 1.0])}, "float64"),
-        ({"x": np.array(["a", "b"]), "y": np.array([0, 1])}, "array x"),
+        ({"x": np.ones((4, 2)), "y": np.array([0.0, 1.0, 0.0, 1.0])}, "holds float64 values"),
+        ({"x": np.array(["a", "b"]), "y": np.array([0, 1])}, "type <U1"),
         ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0, 1]), "client": np.array([0, 1])}, "array client"),
         ({"x": np.full((4, 2), np.nan), "y": np.array([0, 1, 0, 1])}, "4 rows"),
         ({"x": np.array([{}, {}]), "y": np.array([0, 1])}, "cannot be read"),
-        ({"x": np.zeros((0, 2)), "y": np.zeros(0, dtype=int)}, "0 values"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, dtype=int)}, "empty"),
     ],
 )
 def test_bad_npz(command: Command, arrays: dict[str, Any], word: str) -> None:
     np.savez("table.npz", **arrays)
-    refused(command("train", "data.source=table.npz", "data.clients=1"), word)
+    clients = "data.partition=column" if "client" in arrays else "data.clients=1"
+    refused(command("train", "data.source=table.npz", clients), word)
 
 
 def test_missing_column_in_parquet(command: Command) -> None:
@@ -237,6 +241,15 @@ def test_models_that_are_none(command: Command, monkeypatch: pytest.MonkeyPatch)
         "def narrow(): return torch.nn.Linear(3, 10)\n"
         "def frozen():\n    m = torch.nn.Linear(64, 10)\n    m.requires_grad_(False)\n    return m\n"
         "def norm(): return torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))\n"
+        "def lazy(): return torch.nn.LazyLinear(10)\n"
+        "def complexity(): return torch.nn.Linear(64, 10, dtype=torch.complex64)\n"
+        "def few(): return torch.nn.Linear(64, 9)\n"
+        "class detached(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(64, 10)\n"
+        "    def forward(self, x): return super().forward(x).detach()\n"
+        "class pair(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(64, 10)\n"
+        "    def forward(self, x): return super().forward(x), x\n"
         "value = 3\n"
     )
     Path("broken_module.py").write_text("1 / 0\n")
@@ -249,6 +262,11 @@ def test_models_that_are_none(command: Command, monkeypatch: pytest.MonkeyPatch)
         "mine_models:norm": "GroupNorm",
         "mine_models:value": "no callable value",
         "mine_models:brken": "broken?",
+        "mine_models:lazy": "without a shape yet",
+        "mine_models:complexity": "complex64",
+        "mine_models:few": "for 10 classes",
+        "mine_models:detached": "does not require grad",
+        "mine_models:pair": "model or its loss fails",
         "broken_module:anything": "ZeroDivisionError",
     }.items():
         refused(command("train", f"model.name={name}"), "model", word)
@@ -274,21 +292,27 @@ def test_foreign_folder_or_file_as_out(command: Command) -> None:
     Path("mine/thesis.txt").write_text("years of work")
     Path("file").write_text("x")
     for target in ("mine", "file", "file/below"):
-        refused(command("train", "rounds=1", "--out", target), "--out", target)
+        refused(command("train", "rounds=1", "--out", target), "out: ", target)
     assert Path("mine/thesis.txt").read_text() == "years of work"
 
 
 def test_damaged_checkpoint(command: Command) -> None:
     assert command("train", "rounds=1", "--out", "kept").code == 0
-    Path("kept/checkpoint/state.safetensors").write_bytes(b"torn")
-    refused(command("train", "--out", "kept", "--resume"), "--resume", "damaged")
+    whole = {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()}
+    for name in ("checkpoint/state.safetensors", "checkpoint/settings.json", "metrics.jsonl"):
+        for content in (b"torn", b"", b"[1, 2]\n", b"\xff\xfe"):
+            Path("kept", name).write_bytes(content)
+            refused(command("train", "--out", "kept", "--resume"), "resume: ", name, "damaged")
+        Path("kept", name).write_bytes(whole[Path("kept", name)])
+    Path("kept/metrics.jsonl").unlink()
+    refused(command("train", "--out", "kept", "--resume"), "resume: ", "0 lines for 1 rounds")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0, "1", None, True])
 def test_bad_values_from_python(value: Any) -> None:
     for make in (normec.GD, normec.FedNormEC, normec.DPFedAvgClip):
         key = "lr" if make is normec.GD else "server_lr"
-        with pytest.raises(normec.BadInput, match=f"{key}={value!r} must be a finite number > 0"):
+        with pytest.raises(normec.BadInput, match=f"{key}={value!r} must be a number > 0"):
             make(**{key: value})
     with pytest.raises(normec.BadInput, match="rate="):
         normec.Poisson(value if value is not True else 2.0)
@@ -301,19 +325,86 @@ def test_numpy_numbers_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("arrays", "word"),
     [
-        (([], [], []), "0 samples"),
+        (([], [], []), "shape \\(0,\\)"),
         (([[1.0]], [0, 1], [0]), "2 targets"),
-        (([[1.0], [2.0]], [0, 1], [0]), "client_ids 1"),
-        (([[1.0], [math.nan]], [0, 1], [0, 0]), "1 rows"),
-        (([[1.0], [2.0]], [0.0, math.inf], [0, 0]), "1 rows"),
+        (([[1.0], [2.0]], [0, 1], [0]), "for 1 client_ids"),
+        (([[1.0], [math.nan]], [0, 1], [0, 0]), "1 row with"),
+        (([[1.0], [2.0]], [0.0, math.inf], [0, 0]), "1 row with"),
         (([[1.0], [2.0]], [0, 5], [0, 0]), "label 5"),
         (([[1.0], [2.0]], [0, 1], [0, math.nan]), "NaN"),
         (([[1.0], [2.0]], [None, {}], [0, 1]), "object"),
+        ((None, [0, 1], [0, 0]), "type object"),
+        ((["a", "b"], [0, 1], [0, 0]), "Give numbers"),
+        (([[1.0], [2.0, 3.0]], [0, 1], [0, 0]), "cannot be read as an array"),
+        ((3.0, [0, 1], [0, 0]), "shape \\(\\)"),
+        (([[1.0], [2.0]], [[0], [1]], [0, 0]), "one label a sample"),
+        (([[1.0], [2.0]], [0, 1], [[0], [0]]), "client_ids"),
+        (([[1.0], [2.0]], [0, 1], 5), "client_ids"),
+        (([[], []], [0, 1], [0, 0]), "shape \\(2, 0\\)"),
     ],
 )
 def test_bad_arrays(arrays: tuple[Any, Any, Any], word: str) -> None:
     with pytest.raises(normec.BadInput, match=word):
         normec.Federation.from_arrays(*arrays)
+
+
+@pytest.mark.parametrize(
+    ("test", "word"),
+    [
+        (([[1.0]], [0, 1]), "2 targets"),
+        (([[1.0, 2.0]], [0]), "shaped as in training"),
+        (([[1.0]], ["cat"]), "same kind"),
+        (([[math.nan]], [0]), "test x has 1 row"),
+    ],
+)
+def test_bad_test_set(test: tuple[Any, Any], word: str) -> None:
+    with pytest.raises(normec.BadInput, match=word):
+        normec.Federation.from_arrays([[1.0], [2.0]], [0, 1], [0, 0], test=test)
+
+
+def test_bad_clients() -> None:
+    five, four = (np.zeros((5, 1)), np.zeros(4, dtype=int)), (np.ones((4, 1)), np.ones(5, dtype=int))
+    with pytest.raises(normec.BadInput, match="client 0 has 5 samples and 4 targets"):
+        normec.Federation.from_clients([five, four])
+    with pytest.raises(normec.BadInput, match="2 shapes"):
+        normec.Federation.from_clients([(np.zeros((1, 2)), [0]), (np.zeros((1, 3)), [1])])
+    with pytest.raises(normec.BadInput, match="0 shapes"):
+        normec.Federation.from_clients([(np.zeros((0, 2)), [])])
+    with pytest.raises(normec.BadInput, match="ids"):
+        normec.Federation.from_clients([(np.zeros((1, 2)), [0])] * 2, ids=["a", "a"])
+    with pytest.raises(normec.BadInput, match="a name twice"):
+        normec.Federation.from_arrays([[1.0]], ["a"], [0], classes=["a", "a"])
+
+
+def test_wrong_kinds_of_arguments() -> None:
+    good: dict[str, Any] = {
+        "model": Point, "algorithm": normec.FedNormEC(), "local": normec.GD(), "participation": normec.Full(), "rounds": 1,
+        "privacy": normec.Privacy(trust="none"), "data": normec.Federation.from_arrays([[1.0]], [0.5], [0]), "loss": half_square,
+    }  # fmt: skip
+    for name, value in {
+        "privacy": None,
+        "local": "gd",
+        "participation": 0.25,
+        "data": (1, 2),
+        "algorithm": "x",
+        "model": 3,
+        "loss": "mse",
+    }.items():
+        with pytest.raises(normec.BadInput, match=f"^{name}="):
+            normec.train(**{**good, name: value})
+    with pytest.raises(normec.BadInput, match="resume"):
+        normec.train(**good, resume=True)
+
+
+def test_targets_that_would_broadcast_are_refused() -> None:
+    from torch import nn
+
+    data = normec.Federation.from_arrays(np.ones((4, 3)), np.zeros(4), [0, 0, 1, 1])
+    with pytest.raises(normec.BadInput, match="target size"):
+        normec.train(
+            model=lambda: nn.Linear(3, 1), data=data, algorithm=normec.FedNormEC(), local=normec.GD(), participation=normec.Full(),
+            privacy=normec.Privacy(trust="none"), rounds=1, loss=nn.MSELoss(),
+        )  # fmt: skip
 
 
 def test_privacy_needs_a_promise() -> None:

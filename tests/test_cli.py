@@ -127,7 +127,7 @@ def test_default_folder_is_new_each_time(command: Command) -> None:
 
 
 def test_diverging_run_names_the_round(command: Command) -> None:
-    done = command("train", "rounds=30", "privacy.trust=none", "algorithm.server_lr=1e37", "model.name=mlp", "--out", "run")
+    done = command("train", "rounds=30", "privacy.trust=none", "algorithm.server_lr=1e30", "model.name=mlp", "--out", "run")
     assert done.code == 1
     assert done.err.startswith("normec: round ") and len(done.err.strip().splitlines()) == 1
     assert Path("run/metrics.jsonl").read_text().count("\n") >= 1

@@ -155,3 +155,38 @@ def test_labels_of_the_run_are_in_the_summary(command: Callable[..., Outcome], t
     done = command("train", "data.source=t.csv", "data.clients=4", "privacy.trust=none", "rounds=2", "--out", "out")
     assert done.code == 0, done.err
     assert json.loads(Path("out/summary.json").read_text())["classes"] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", ">f8", "float16", "longdouble"])
+def test_features_of_any_number_type(tmp_path: Path, dtype: str) -> None:
+    np.savez(tmp_path / "t.npz", x=np.arange(8).reshape(4, 2).astype(dtype), y=np.array([0, 1, 1, 0]))
+    data = load(Data(source=str(tmp_path / "t.npz"), clients=1, test_fraction=0.0), Streams(0))
+    assert data.x.is_floating_point() and data.x.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_arrays_of_many_kinds() -> None:
+    x = np.arange(8.0).reshape(4, 2)[::-1]
+    for features in (x, x.tolist(), torch.from_numpy(x.copy()).requires_grad_(), torch.from_numpy(x.copy()).bfloat16()):
+        data = normec.Federation.from_arrays(features, np.array(["b", "a", "b", "a"], dtype=object), torch.tensor([1, 0, 1, 0]))
+        assert data.x.tolist() == [[4, 5], [0, 1], [6, 7], [2, 3]] and data.classes == ("a", "b") and data.ids == (0, 1)
+
+
+def test_an_empty_test_set_is_none() -> None:
+    assert normec.Federation.from_arrays([[1.0], [2.0]], [0, 1], [0, 0], test=([], [])).test is None
+
+
+def test_columns_that_are_no_features_are_told(command: Callable[..., Outcome]) -> None:
+    Path("t.csv").write_text("age,sex,label\n" + "".join(f"{i % 7},{'fm'[i % 2]},{i % 2}\n" for i in range(40)))
+    done = command("train", "data.source=t.csv", "data.clients=4", "privacy.trust=none", "rounds=1", "--out", "out")
+    assert "features: age; left out, not numeric: sex" in done.out
+
+
+def test_client_column_is_read_only_where_it_makes_the_clients(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("f,client,label\n1,0.5,a\n2,1.5,b\n")
+    data = load(Data(source=str(tmp_path / "t.csv"), clients=2, test_fraction=0.0), Streams(0))
+    assert data.x.shape == (2, 1)
+
+
+def test_training_loss_is_the_mean_over_clients() -> None:
+    run = quadratic([np.full((9, 1), 2.0), np.full((1, 1), 4.0)], algorithm=normec.DPFedAvgClip(), rounds=1)
+    assert run.metrics[0]["train_loss"] == pytest.approx((2.0 + 8.0) / 2)

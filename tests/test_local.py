@@ -76,3 +76,10 @@ def test_stochastic_gradient_draws_from_all_samples() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_client_without_samples_takes_no_step(name: str) -> None:
     assert list(METHODS[name]().schedule(0, 0, 0, Streams(0))) == []
+
+
+def test_stochastic_batches_are_keyed_by_round_and_client() -> None:
+    sgd = normec.SGD(steps=4, batch_size=8)
+    assert visited(sgd, 50, k=1, client=2) == visited(sgd, 50, k=1, client=2)
+    assert visited(sgd, 50, k=1, client=2) != visited(sgd, 50, k=2, client=2)
+    assert visited(sgd, 50, k=1, client=2) != visited(sgd, 50, k=1, client=3)

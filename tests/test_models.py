@@ -148,6 +148,57 @@ def test_a_client_that_is_not_finite_ends_a_run_without_privacy() -> None:
         _nonfinite_run(normec.Privacy(trust="none"))
 
 
+def test_a_client_on_which_the_model_fails_is_named() -> None:
+    def factory() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+
+    data = normec.Federation.from_arrays(X, Y, [*[0] * 29, "alone"])
+    with pytest.raises(normec.TrainingFailed, match="round 1: the model fails on the 1 sample of client 'alone'"):
+        normec.train(
+            model=factory, data=data, algorithm=normec.FedNormEC(), local=normec.GD(), participation=normec.Full(),
+            privacy=normec.Privacy(trust="central", epsilon=1.0), rounds=2,
+        )  # fmt: skip
+
+
+def test_a_client_whose_loss_overflows_does_not_end_a_private_run() -> None:
+    x, y = X.copy(), np.zeros(30)
+    y[29] = 1e30  # its squared error is beyond float32
+    choices = {
+        "model": lambda: nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), "data": normec.Federation.from_arrays(x, y, np.arange(30)),
+        "algorithm": normec.DPFedAvgClip(), "local": normec.GD(), "participation": normec.Full(), "rounds": 3, "loss": nn.MSELoss(),
+    }  # fmt: skip
+    run = normec.train(privacy=normec.Privacy(trust="central", epsilon=1.0), **choices)  # type: ignore[arg-type]
+    assert 0 < run.metrics[-1]["train_loss"] < 100
+    with pytest.raises(normec.TrainingFailed, match="round 0: the training loss is inf"):
+        normec.train(privacy=normec.Privacy(trust="none"), **choices)  # type: ignore[arg-type]
+
+
+def test_buffers_carry_nothing_from_client_to_client() -> None:
+    """A buffer that starts to collect data after the first calls: it is put back before each use."""
+
+    class Collector(nn.Module):
+        seen: list[float] = []  # noqa: RUF012
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.calls = nn.Linear(5, 3), 0
+            self.register_buffer("mean", torch.zeros(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            Collector.seen.append(float(self.mean.abs().sum()))
+            if self.calls > 3:
+                self.mean = self.mean + x.mean(0)
+            return self.linear(x)
+
+    run = normec.train(
+        model=Collector, data=normec.Federation.from_arrays(X, Y, np.arange(30) % 4), algorithm=normec.FedNormEC(), local=normec.GD(steps=1),
+        participation=normec.Full(), privacy=normec.Privacy(trust="central", epsilon=1.0), rounds=3,
+    )  # fmt: skip
+    assert len(Collector.seen) > 12 and set(Collector.seen) == {0.0}
+    assert run.model.mean.abs().max() == 0  # type: ignore[operator,union-attr]
+
+
 def test_a_client_that_is_not_finite_sends_zero_under_privacy() -> None:
     run = _nonfinite_run(normec.Privacy(trust="central", noise_multiplier=0.001))
     assert all(row["simulation_only"]["dropped"] == 1 for row in run.metrics[1:])

@@ -17,6 +17,8 @@ OPERATORS = [
     SmoothedNormalization(0.0),
     SmoothedNormalization(0.01),
     SmoothedNormalization(3.0),
+    Clipping(1e-20),
+    Clipping(1e20),
     Clipping(0.1),
     Clipping(7.0),
 ]
@@ -77,6 +79,15 @@ def test_inputs_stay_as_they_are() -> None:
     for operator in OPERATORS:
         operator(rows)
     assert torch.equal(rows.nan_to_num(), before.nan_to_num())
+
+
+def test_a_normalized_step_has_its_length_for_any_direction() -> None:
+    from normec.algorithms.server_steps import descend_normalized
+
+    for length in (1e-44, 1e-40, 1e-20, 1.0, 1e20):
+        step = descend_normalized(torch.zeros(3), torch.full((3,), length), 2.0)
+        assert float(step.norm()) == pytest.approx(2.0, rel=1e-6)
+    assert descend_normalized(torch.ones(3), torch.zeros(3), 2.0).tolist() == [1.0] * 3
 
 
 def test_saturation() -> None:

@@ -175,3 +175,64 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "metrics.jsonl").read_text() == before
     assert again.summary["test_accuracy"] == first.summary["test_accuracy"]
     assert np.array_equal(x_of(first), x_of(again))
+
+
+def test_randomness_that_starts_late_is_keyed_too() -> None:
+    """A module that draws only in batches of more than 8, and in evaluation."""
+    import torch
+    from torch import nn
+
+    class Late(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(x)
+            return outputs + torch.rand(()) if len(x) > 8 or not self.training else outputs
+
+    runs = []
+    for ambient in (1, 2):
+        torch.manual_seed(ambient)
+        runs.append(run(model=lambda: Late(64, 10), local=normec.GD(steps=2)))
+    assert np.array_equal(x_of(runs[0]), x_of(runs[1]))
+    assert without_seconds(runs[0].metrics) == without_seconds(runs[1].metrics)
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    from normec.folder import RunFolder
+
+    with RunFolder(tmp_path / "a").open(resume=False):
+        (tmp_path / "a" / "run.toml").touch()
+        with pytest.raises(normec.BadInput, match="another run is going on"):
+            RunFolder(tmp_path / "a").open(resume=True)
+    with RunFolder(tmp_path / "a").open(resume=True):
+        pass
+
+
+class FailAfter(StopAfter):
+    """Ends a run without a word, before its first checkpoint."""
+
+    def round(self, row: dict[str, Any]) -> None:
+        if row["round"] == self.stop:
+            raise OSError("the power went out")
+
+
+def test_resume_before_the_first_checkpoint_refuses_another_configuration(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="power"):
+        run(out=tmp_path / "a", observer=FailAfter(1))
+    before = (tmp_path / "a" / "metrics.jsonl").read_bytes()
+    with pytest.raises(normec.BadInput, match="seed=42 there, 43 here"):
+        run(out=tmp_path / "a", resume=True, seed=43)
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == before
+    assert np.array_equal(x_of(run(out=tmp_path / "a", resume=True)), x_of(run()))
+
+
+def test_resume_refuses_another_model_or_loss(tmp_path: Path) -> None:
+    from torch import nn
+    from torch.nn import functional
+
+    def factory(activation: type[nn.Module]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 10), activation())
+
+    run(out=tmp_path / "a", model=lambda: factory(nn.ReLU))
+    with pytest.raises(normec.BadInput, match=r"model\.fingerprint"):
+        run(out=tmp_path / "a", resume=True, model=lambda: factory(nn.Tanh))
+    with pytest.raises(normec.BadInput, match=r"model\.fingerprint"):
+        run(out=tmp_path / "a", resume=True, model=lambda: factory(nn.ReLU), loss=functional.multi_margin_loss)

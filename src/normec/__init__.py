@@ -9,6 +9,7 @@ from normec.version import __version__
 
 if TYPE_CHECKING:
     from normec.algorithms import Algorithm, ClientStep, DPFedAvgClip, DPFedAvgNorm, FedNormEC, register
+    from normec.console import ConsoleObserver
     from normec.data import Federation
     from normec.engine import Engine
     from normec.errors import BadInput, NormecError, TrainingFailed
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "normec.algorithms": ("Algorithm", "ClientStep", "DPFedAvgClip", "DPFedAvgNorm", "FedNormEC", "register"),
+    "normec.console": ("ConsoleObserver",),
     "normec.data": ("Federation",),
     "normec.engine": ("Engine",),
     "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
@@ -32,8 +34,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "GD", "IG", "RR", "SGD", "SO", "Algorithm", "BadInput", "ClientStep", "DPFedAvgClip", "DPFedAvgNorm", "Engine",
-    "FedNormEC", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "TrainingFailed",
+    "GD", "IG", "RR", "SGD", "SO", "Algorithm", "BadInput", "ClientStep", "ConsoleObserver", "DPFedAvgClip", "DPFedAvgNorm",
+    "Engine",    "FedNormEC", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "TrainingFailed",
     "__version__", "register", "train",
 ]  # fmt: skip
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
+
+if TYPE_CHECKING:
+    from normec.config import RunConfig
 
 app = typer.Typer(
     help="Private federated learning with guarantees that a run can check.",
@@ -41,35 +45,46 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker threads, one core each.")] = None,
 ) -> None:
-    """Train one federated model; without RUN.toml, the built-in private demo on handwritten digits.
+    """Train one federated model.
 
-    Later settings win: the file first, then key=value from left to right. The resolved configuration is written to
-    DIR/run.toml, from which the run can be repeated.
+    Without RUN.toml it is the built-in private demo on handwritten digits. Later settings win: the file first, then
+    key=value. The resolved configuration is written to DIR/run.toml, from which the run can be repeated.
     """
+    try:
+        _train(run or [], out, resume, workers)
+    except KeyboardInterrupt:
+        raise NormecError("interrupted before training started") from None
+
+
+def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None) -> None:
     from rich.console import Console
 
     from normec.config import resolve
-    from normec.console import ConsoleObserver, result_table
+    from normec.console import ConsoleObserver, result_table, warnings
     from normec.experiment import prepare
     from normec.folder import RunFolder
     from normec.training import execute
 
     if resume and out is None:
-        raise BadInput("--resume", " needs the folder of the run. Add --out DIR.")
-    file, assignments = _arguments(run or [], out if resume else None, workers)
+        raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
+    file, assignments = _arguments(arguments, out if resume else None, workers)
     config = resolve(file, assignments)
-    plan = prepare(config.experiment())
-    folder = RunFolder.open(out or _new_folder(config.algorithm.name), resume)
-    if not resume:
-        folder.save_config(config.toml())
+    folder = RunFolder(out or _new_folder(config))
+    folder.check(resume)
     console = Console()
+    with console.status("reading the data, building the model, calibrating the noise"):
+        plan = prepare(config.experiment())
+    folder.open(resume)
+    if not folder.config.exists():
+        folder.save_config(config.toml(plan.delta))
     try:
         with ConsoleObserver(console) as observer:
             result = execute(plan, folder, observer)
     except KeyboardInterrupt:
         raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
     console.print(result_table(result))
-    console.print(result.summary["claim"], highlight=False, markup=False, soft_wrap=True)
+    for line in [*warnings(result), result.summary["claim"]]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
@@ -81,12 +96,16 @@ def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) 
     return file, assignments if workers is None else [*assignments, f"engine.workers={workers}"]
 
 
-def _new_folder(algorithm: str) -> Path:
-    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{algorithm}"
+def _new_folder(config: RunConfig) -> Path:
+    not_private = config.privacy.trust == "none" or config.privacy.noise_multiplier == 0
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{config.algorithm.name}{'-not-private' if not_private else ''}"
 
 
 def main() -> None:
     """Runs the command; a known error is one sentence on stderr and its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # ε and α, where the terminal cannot show them
     try:
         app()
     except NormecError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from normec.data import Data, load
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
 from normec.experiment import Experiment, Schedule
-from normec.imports import looks_like_import_path
 from normec.local import LocalMethod, local_from_table
 from normec.models import Model, factory
 from normec.participation import Participation, participation_from_table
@@ -64,19 +64,16 @@ class RunConfig:
             engine=Engine.from_table("engine", tables["engine"]),
         )
 
-    def toml(self) -> str:
-        """The configuration in full, from which the run can be repeated anywhere."""
-        data = self.data.table()
-        if self.data.source not in ("digits", "cifar10") and not looks_like_import_path(self.data.source):
-            data["source"] = str(Path(self.data.source).absolute())
+    def toml(self, delta: float | None = None) -> str:
+        """The configuration in full, with the δ that was chosen, from which the run can be repeated anywhere."""
         tree: Tree = {
             **self.schedule.table(),
-            "data": data,
+            "data": self.data.resolved().table(),
             "model": self.model.table(),
             "local": {"method": self.local.method, **self.local.table()},
             "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
-            "privacy": self.privacy.table(),
+            "privacy": self.privacy.model_copy(update={"delta": delta or self.privacy.delta}).table(),
             "engine": self.engine.table(),
         }
         return tomli_w.dumps(tree)
@@ -110,12 +107,12 @@ def resolve(file: Path | None, assignments: Iterable[str]) -> RunConfig:
 def read_toml(path: Path) -> Tree:
     """A TOML file as a tree of settings."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise BadInput(str(path), " does not exist. Give the path of a TOML file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(str(path), f" cannot be read ({error}). Give a readable TOML file.") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise BadInput(str(path), f" cannot be read ({error.strerror}). Give a readable TOML file.") from None
+    except (ValueError, RecursionError) as error:
         raise BadInput(str(path), f" is not valid TOML: {error}.") from None
 
 
@@ -125,10 +122,9 @@ def parse_assignment(text: str) -> Tree:
     parts = key.strip().split(".")
     if not equals or not all(parts) or len(parts) > 2:
         raise BadInput(repr(text), " is no setting. Write key=value or section.key=value.")
-    try:
-        parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+    parsed: Any = value.strip()
+    with contextlib.suppress(ValueError, RecursionError):
+        parsed = parsed if "\n" in parsed else tomllib.loads(f"value = {parsed}")["value"]
     return {parts[0]: parsed} if len(parts) == 1 else {parts[0]: {parts[1]: parsed}}
 
 

@@ -7,7 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from normec.errors import count
 from normec.experiment import Plan
 from normec.summary import upper
 from normec.training import Run
@@ -18,8 +20,8 @@ LINES_WITHOUT_TERMINAL = 10
 class ConsoleObserver:
     """Live progress in a terminal; about ten plain lines elsewhere."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
         self._rounds = 0
         self._task: Any = None
         self._progress = Progress(
@@ -40,15 +42,17 @@ class ConsoleObserver:
 
     def started(self, plan: Plan) -> None:
         for line in opening_lines(plan):
-            self.console.print(line, highlight=False, markup=False)
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._rounds = plan.experiment.schedule.rounds
-        if self.console.is_terminal:
+        if self.console.is_terminal:  # ended by round() at the last round, or by leaving the context
             self._task = self._progress.add_task("round", total=self._rounds, status="")
             self._progress.start()
 
     def round(self, row: dict[str, Any]) -> None:
         if self._task is not None:
             self._progress.update(self._task, completed=row["round"], status=status(row))
+            if row["round"] == self._rounds:
+                self._progress.stop()
         elif row["round"] % max(1, self._rounds // LINES_WITHOUT_TERMINAL) == 0 or row["round"] == self._rounds:
             self.console.print(f"round {row['round']:>4}/{self._rounds}  {status(row)}", highlight=False, markup=False)
 
@@ -57,8 +61,8 @@ def opening_lines(plan: Plan) -> list[str]:
     """What will run, and what a careful reader should know before it does."""
     chosen, mechanism = plan.experiment, plan.mechanism
     lines = [
-        f"{chosen.algorithm.name}: {mechanism.clients} clients, {len(plan.federation.y)} training samples, "
-        f"{plan.model.d} parameters, {mechanism.rounds} rounds",
+        f"{chosen.algorithm.name}: {count(mechanism.clients, 'client')}, {count(len(plan.federation.y), 'training sample')}, "
+        f"{count(plan.model.d, 'parameter')}, {count(mechanism.rounds, 'round')}",
     ]
     if mechanism.private:
         ratio = mechanism.noise_to_bound(plan.model.d)
@@ -66,6 +70,7 @@ def opening_lines(plan: Plan) -> list[str]:
             f"noise: standard deviation {mechanism.noise_std:.4g} on the sum (noise multiplier {mechanism.noise_multiplier:.4g}); "
             f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"
         )
+    lines += plan.federation.notes
     if plan.delta is not None and plan.delta >= 1 / mechanism.clients:
         lines.append(f"warning: delta={plan.delta:g} is not below 1/clients={1 / mechanism.clients:g}: one client may be exposed outright")
     return lines
@@ -85,8 +90,12 @@ def result_table(run: Run) -> Table:
     """The table at the end of a run."""
     s = run.summary
     table = Table(show_header=False, title="Result", title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")
     promise = f"({upper(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
     for name, value in {
+        "algorithm": s["algorithm"],
+        "convergence": s["convergence"],
         "test accuracy": _number(s["test_accuracy"], ".1%"),
         "test loss": _number(s["test_loss"], ".4f"),
         "training loss": _number(s["train_loss"], ".4f"),
@@ -101,8 +110,17 @@ def result_table(run: Run) -> Table:
         "seconds": f"{s['seconds']:.1f}",
         "folder": str(run.folder) if run.folder else "–",
     }.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return table
+
+
+def warnings(run: Run) -> list[str]:
+    """What a careful reader should notice in the result."""
+    first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
+    if first is not None and last is not None and last > first:
+        advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
+        return [f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}."]
+    return []
 
 
 def _number(value: float | None, form: str) -> str:

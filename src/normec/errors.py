@@ -41,3 +41,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"Did you mean {close[0]}?"
     return f"Known: {', '.join(names)}." if names else "There are none."
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun: 1 row, 2 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

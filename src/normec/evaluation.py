@@ -19,7 +19,7 @@ class Scores(NamedTuple):
     test_accuracy: the share of right classes, None for a model that does not classify.
     """
 
-    train_loss: float
+    train_loss: float | None
     test_loss: float | None
     test_accuracy: float | None
 
@@ -31,8 +31,8 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, drop_broken: b
     """
     test_loss, test_accuracy = _test(model, x, federation)
     losses = _client_losses(model, x, federation)
-    finite = losses[losses.isfinite()] if drop_broken else losses
-    return Scores(float(finite.mean()), test_loss, test_accuracy)
+    counted = losses[losses.isfinite()] if drop_broken else losses
+    return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy)
 
 
 def _client_losses(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:

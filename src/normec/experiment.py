@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch.nn import functional
 
 from normec.algorithms import Algorithm
@@ -17,16 +18,18 @@ from normec.memory import check_fits, memory_bytes
 from normec.models import Factory, FlatModel, Loss, build
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar, calibrate
-from normec.settings import Count, Seed, Settings
+from normec.settings import Seed, Settings
 from normec.streams import Streams
 
 PROBE_SAMPLES = 8
+
+Rounds = Annotated[int, Field(ge=1, le=10**6, description="a whole number from 1 to 1000000")]
 
 
 class Schedule(Settings):
     """The keys at the root of a configuration. rounds: the number of releases (the theorems' K is rounds − 1)."""
 
-    rounds: Count = 60
+    rounds: Rounds = 60
     seed: Seed = 42
 
 
@@ -49,7 +52,8 @@ class Experiment:
 class Plan:
     """An experiment that can start: its data on the device, its model flat, its noise calibrated.
 
-    delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds.
+    delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds. model_start: a hash of the
+    model as it starts.
     """
 
     experiment: Experiment
@@ -59,6 +63,7 @@ class Plan:
     delta: float | None
     spent: SpentSoFar
     streams: Streams
+    model_start: str
 
     def describe(self) -> dict[str, Any]:
         """The settings that decide the result, as plain values: equal descriptions give bit-equal runs."""
@@ -71,7 +76,7 @@ class Plan:
             "privacy": {**chosen.privacy.table(), "delta": self.delta},
             "engine": {key: engine[key] for key in ("dtype", "device", "eval_every")},
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
-            "model": {"parameters": self.model.d, "start": self.model.fingerprint()},
+            "model": {"parameters": self.model.d, "fingerprint": self.model_start},
         }
 
 
@@ -81,6 +86,7 @@ def prepare(experiment: Experiment) -> Plan:
     Raises:
         BadInput: for anything that cannot be trained, naming the setting.
     """
+    _check_types(experiment)
     engine, algorithm, data = experiment.engine, experiment.algorithm, experiment.data
     _check_labels(experiment)
     _check_start(experiment)
@@ -91,14 +97,15 @@ def prepare(experiment: Experiment) -> Plan:
     model = FlatModel(module, experiment.loss, device, engine.torch_dtype)
     federation = data.to(device, engine.torch_dtype)
     with torch.random.fork_rng(devices=[]):
-        model.probe((federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]))
+        model.probe((federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]), classes)
     if model.stochastic and engine.workers > 1:
         problem = f"={engine.workers}: this model draws random numbers in its forward pass (dropout). Use engine.workers=1."
         raise BadInput("engine.workers", problem)
     needed = memory_bytes(algorithm.client_slots, len(data), model.d, model.vector.element_size())
     check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
     mechanism, delta = _mechanism(experiment)
-    return Plan(experiment, federation, model, mechanism, delta, SpentSoFar(mechanism, delta or 0.0), streams)
+    spent = SpentSoFar(mechanism, delta or 0.0)
+    return Plan(experiment, federation, model, mechanism, delta, spent, streams, model.fingerprint())
 
 
 def _mechanism(experiment: Experiment) -> tuple[Mechanism, float | None]:
@@ -121,6 +128,24 @@ def _mechanism(experiment: Experiment) -> tuple[Mechanism, float | None]:
     if privacy.epsilon is None:
         return mechanism, delta
     return replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta)), delta
+
+
+def _check_types(experiment: Experiment) -> None:
+    kinds = {
+        "data": Federation,
+        "algorithm": Algorithm,
+        "local": LocalMethod,
+        "participation": Participation,
+        "privacy": Privacy,
+        "engine": Engine,
+    }
+    for name, kind in kinds.items():
+        value = getattr(experiment, name)
+        if not isinstance(value, kind):
+            raise BadInput(name, f"={value!r:.60} is a {type(value).__name__}. Give a normec.{kind.__name__}.")
+    for name in ("model", "loss"):
+        if not callable(getattr(experiment, name)):
+            raise BadInput(name, f"={getattr(experiment, name)!r:.60} cannot be called. Give a function.")
 
 
 def _check_labels(experiment: Experiment) -> None:

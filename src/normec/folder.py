@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,38 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config = path / "run.toml"
         self.metrics = path / "metrics.jsonl"
+        self.settings = path / "checkpoint" / "settings.json"
         self.checkpoint = path / "checkpoint" / "state.safetensors"
         self._lock_file: int | None = None
 
-    @classmethod
-    def open(cls, path: Path, resume: bool) -> RunFolder:
-        """A new folder, or with `resume` one that holds a run; locked against other runs until the context ends.
+    def check(self, resume: bool) -> None:
+        """Refuses a folder that holds something when `resume` is off, or no run when it is on.
 
         Raises:
-            BadInput: where the folder holds something and `resume` is off, holds no run and it is on, or cannot be made.
+            BadInput: saying which.
         """
-        folder = cls(path)
-        holds_run = folder.metrics.exists() or (path / "run.toml").exists()
+        path, holds_run = self.path, self.metrics.exists() or self.config.exists()
         if resume and not holds_run:
-            raise BadInput("--resume", f": {path} holds no run. Leave --resume out to start one.")
+            raise BadInput("resume", f": {path} holds no run. Leave it out to start one.")
         if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "holds a run" if holds_run else "is not an empty folder"
-            raise BadInput("--out", f": {path} {what}. Choose another folder" + (", or continue it with --resume." if holds_run else "."))
+            what = "holds a run. Continue it with resume (--resume), or choose" if holds_run else "is not an empty folder. Choose"
+            raise BadInput("out", f": {path} {what} another folder.")
+
+    def open(self, resume: bool) -> RunFolder:
+        """Makes the folder, or with `resume` opens one that holds a run, and keeps other runs out until the context ends.
+
+        Raises:
+            BadInput: as `check`; where the folder cannot be made, or another run is going on in it.
+        """
+        self.check(resume)
         try:
-            folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadInput("--out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
-        folder._lock()
-        return folder
+            raise BadInput("out", f": {self.path} cannot be made ({error.strerror}). Choose another folder.") from None
+        self._lock()
+        return self
 
     def __enter__(self) -> RunFolder:
         return self
@@ -64,16 +72,32 @@ class RunFolder:
                 fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 self.__exit__()
-                raise BadInput("--out", f": another run is going on in {self.path}. Wait for it, or choose another folder.") from None
+                raise BadInput("out", f": another run is going on in {self.path}. Wait for it, or choose another folder.") from None
+
+    def check_settings(self, now: dict[str, Any]) -> None:
+        """Writes down the settings of a new run; refuses to resume one that has others.
+
+        Raises:
+            BadInput: naming the first setting that differs, with both values.
+        """
+        if not self.settings.exists():
+            write_atomically(self.settings, lambda: json.dumps(now, indent=1, ensure_ascii=False).encode())
+        with self._reading(self.settings):
+            difference = _difference(json.loads(self.settings.read_text(encoding="utf-8")), json.loads(json.dumps(now)))
+        if difference:
+            raise BadInput("resume", f": {self.path} holds another run ({difference}). Use the same settings, or a new folder.")
 
     def start_metrics(self, rounds_done: int) -> list[dict[str, Any]]:
         """Cuts metrics.jsonl back to the rounds that a checkpoint holds, and returns those."""
-        kept = []
-        if self.metrics.exists():
-            for line in self.metrics.read_text().splitlines():
-                with contextlib.suppress(json.JSONDecodeError):  # a torn last line of a killed process
-                    row = json.loads(line)
-                    kept += [row] if row["round"] <= rounds_done else []
+        kept: list[dict[str, Any]] = []
+        with self._reading(self.metrics):
+            lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
+            for number, line in enumerate(lines[: rounds_done + 1]):
+                kept.append(json.loads(line))
+                if kept[-1]["round"] != number:
+                    raise ValueError(f"line {number + 1} holds round {kept[-1]['round']}")
+            if len(kept) != rounds_done + 1:
+                raise ValueError(f"{len(kept)} lines for {rounds_done} rounds")
         write_atomically(self.metrics, lambda: "".join(_line(row) for row in kept).encode())
         return kept
 
@@ -82,34 +106,40 @@ class RunFolder:
         with self.metrics.open("a") as lines:
             lines.write(_line(row))
 
-    def save_checkpoint(self, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, float]) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
         plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        metadata = {"normec": json.dumps(description, allow_nan=False)}
+        metadata = {name: json.dumps(value) for name, value in counts.items()}
         write_atomically(self.checkpoint, lambda: save(plain, metadata=metadata))
 
-    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The tensors and the description of the checkpoint, or None where there is none yet."""
+    def load_checkpoint(self, names: Iterable[str]) -> tuple[dict[str, Tensor], dict[str, float]] | None:
+        """The named tensors and the counts of the checkpoint, or None where there is none yet."""
         if not self.checkpoint.exists():
             return None
+        with self._reading(self.checkpoint), safe_open(self.checkpoint, framework="pt") as file:
+            counts = {name: json.loads(value) for name, value in file.metadata().items()}
+            return {name: file.get_tensor(name) for name in names}, counts
+
+    @contextlib.contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        """Turns what a damaged file makes readers raise into one sentence."""
         try:
-            with safe_open(self.checkpoint, framework="pt") as file:
-                description = json.loads(file.metadata()["normec"])
-                return {name: file.get_tensor(name) for name in file.keys()}, description  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise BadInput("--resume", f": {self.checkpoint} is damaged ({error}). Start again in another folder.") from None
+            yield
+        except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput("resume", f": {path} is damaged ({error}). Start again in another folder.") from None
 
     def save_model(self, module: nn.Module) -> None:
         """Writes the parameters and buffers to model.safetensors."""
-        state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+        entries = module.state_dict().items()
+        state = {name: value.detach().clone().contiguous() for name, value in entries if isinstance(value, Tensor)}
         write_atomically(self.path / "model.safetensors", lambda: save(state))
 
     def save_config(self, text: str) -> None:
         """Writes run.toml, from which the run can be repeated."""
-        write_atomically(self.path / "run.toml", text.encode)
+        write_atomically(self.config, text.encode)
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        write_atomically(self.path / "summary.json", lambda: json.dumps(summary, indent=2, allow_nan=False).encode())
+        write_atomically(self.path / "summary.json", lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
 
 
 def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
@@ -127,10 +157,10 @@ def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
         raise
 
 
-def differing_setting(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
+def _difference(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
     """The first setting, with both values, in which two descriptions of a run differ; None where they agree."""
-    before, after = _flat(json.loads(json.dumps(saved))), _flat(json.loads(json.dumps(now)))
-    for key in sorted({*before, *after}):
+    before, after = _flat(saved), _flat(now)
+    for key in [*after, *before]:
         if before.get(key) != after.get(key):
             return f"{key}={before.get(key)!r} there, {after.get(key)!r} here"
     return None

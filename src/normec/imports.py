@@ -27,7 +27,7 @@ def load_object(setting: str, path: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a user's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
         raise BadInput(setting, f"={path!r}: importing {module_name} failed ({type(error).__name__}: {error}).") from error
     found = getattr(module, name, None)
     if not callable(found):

@@ -8,13 +8,20 @@ zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 LARGEST_NORM = 1e30
 """A longer row has diverged, and is treated as a non-finite one: its products would leave float32's range."""
+SMALLEST_FACTOR = 1e-36
+"""A row that would shrink by more gives zero: float32 holds no smaller factor to full precision."""
+
+
+ClipNorm = Annotated[float, Field(ge=1e-20, le=1e20, description="a number > 0, from 1e-20 to 1e20")]
+"""C, where the elements of a clipped message stay within float32's full precision."""
 
 
 class Operator(Protocol):
@@ -82,6 +89,6 @@ def _margin(rows: Tensor) -> float:
 
 def _scale(rows: Tensor, norms: Tensor, factor: Tensor) -> Tensor:
     """Rows · factor, with rows of norm zero and unusable ones (NaN, inf) mapped to exactly zero."""
-    counts = usable(norms) & (norms > 0)
+    counts = usable(norms) & (norms > 0) & (factor > SMALLEST_FACTOR)
     factor = torch.where(counts, factor, 0.0).clamp(max=torch.finfo(rows.dtype).max)
     return (rows * factor[:, None].to(rows.dtype)).masked_fill_(~counts[:, None], 0.0)

@@ -11,19 +11,20 @@ from torch import Tensor
 
 from normec.algorithms import Slots
 from normec.engine import ClientStatistics
-from normec.errors import BadInput, TrainingFailed
+from normec.errors import TrainingFailed
 from normec.evaluation import evaluate
 from normec.experiment import Plan
-from normec.folder import RunFolder, differing_setting
+from normec.folder import RunFolder
 from normec.memory import DenseMemory
+from normec.streams import seed_global_generator
 from normec.summary import summarize
 
 BYTES_OF_A_NUMBER = 4
 """Vectors travel as float32, whatever the simulation computes in."""
-
-
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
+COUNTS = ("rounds_done", "transmissions", "computations", "seconds")
+"""The numbers of a state that a checkpoint holds beside its vectors."""
 
 
 class Observer(Protocol):
@@ -65,24 +66,22 @@ class Recorder:
         """Moves a fresh state to the folder's checkpoint; says whether there was one.
 
         Raises:
-            BadInput: where the checkpoint was made by another configuration, naming the difference.
+            BadInput: where the folder holds another run, naming the difference, or is damaged.
         """
         if self.folder is None:
             return False
-        tensors, saved = self.folder.load_checkpoint() or ({}, {"rounds_done": NO_ROUND, "description": self._description})
-        difference = differing_setting(saved["description"], self._description)
-        if difference:
-            raise BadInput("--resume", f": the checkpoint is of another run ({difference}). Use the same settings, or a new folder.")
-        self.metrics = self.folder.start_metrics(saved["rounds_done"])
-        if saved["rounds_done"] == NO_ROUND:
+        self.folder.check_settings(self._description)
+        found = self.folder.load_checkpoint(self._tensors(state))
+        self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
+        if found is None:
             return False
-        slots = self.plan.experiment.algorithm.server_slots
+        tensors, counts = found
         state.x = tensors["x"].to(state.x.device)
-        state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in slots)
+        state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
         for slot, rows in zip(state.memory.names, state.memory.rows, strict=True):
             rows.copy_(tensors[f"memory.{slot}"])
-        for name in ("rounds_done", "transmissions", "computations", "seconds"):
-            setattr(state, name, saved[name])
+        for name in COUNTS:
+            setattr(state, name, counts[name])
         self._clock -= state.seconds
         return True
 
@@ -102,28 +101,33 @@ class Recorder:
         if not bool(state.x.isfinite().all()):
             raise TrainingFailed(f"round {state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local.lr.")
         self._write(state, statistics)
-        engine = self.plan.experiment.engine
-        if state.rounds_done % engine.checkpoint_every == 0 or self._last(state):
+        if state.rounds_done % self.plan.experiment.engine.checkpoint_every == 0 or self._last(state):
             self.checkpoint(state)
 
     def checkpoint(self, state: State) -> None:
         """Saves the state, so that a resumed run goes on from here."""
-        if self.folder is None:
-            return
-        tensors = {"x": state.x} | {f"memory.{n}": rows for n, rows in zip(state.memory.names, state.memory.rows, strict=True)}
-        slots = self.plan.experiment.algorithm.server_slots
-        tensors |= {f"server.{slot}": value for slot, value in zip(slots, state.server, strict=True)}
-        counts = {name: getattr(state, name) for name in ("rounds_done", "transmissions", "computations", "seconds")}
-        self.folder.save_checkpoint(tensors, counts | {"description": self._description})
+        if self.folder is not None:
+            self.folder.save_checkpoint(self._tensors(state), {name: getattr(state, name) for name in COUNTS})
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
-        self.plan.model.vector.copy_(state.x)
+        module = self.plan.model.load(state.x)
         summary = summarize(self.plan, self.metrics[-1], self._description)
         if self.folder:
-            self.folder.save_model(self.plan.model.module)
+            self.folder.save_model(module)
             self.folder.save_summary(summary)
         return summary
+
+    @property
+    def _server_slots(self) -> tuple[str, ...]:
+        return self.plan.experiment.algorithm.server_slots
+
+    def _tensors(self, state: State) -> dict[str, Tensor]:
+        """The vectors of a state under the names that a checkpoint gives them."""
+        tensors = {"x": state.x}
+        tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
+        tensors |= {f"memory.{slot}": rows for slot, rows in zip(state.memory.names, state.memory.rows, strict=True)}
+        return tensors
 
     def _last(self, state: State) -> bool:
         return state.rounds_done == self.plan.experiment.schedule.rounds
@@ -156,7 +160,9 @@ class Recorder:
         """The losses, or nulls in a round that is not evaluated."""
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
             return {"train_loss": None, "test_loss": None, "test_accuracy": None}
-        scores = evaluate(self.plan.model, state.x, self.plan.federation, drop_broken=self.plan.mechanism.trust != "none")
+        seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
+        drop_broken = self.plan.mechanism.trust != "none"
+        scores = evaluate(self.plan.model, state.x, self.plan.federation, drop_broken)
         for name, value in (("training", scores.train_loss), ("test", scores.test_loss)):
             if value is not None and not math.isfinite(value):
                 raise TrainingFailed(f"round {state.rounds_done}: the {name} loss is {value}. Lower algorithm.server_lr or local.lr.")

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from normec.errors import BadInput, nearest
 
-Positive = Annotated[float, Field(gt=0, description="a finite number > 0")]
-NonNegative = Annotated[float, Field(ge=0, description="a finite number >= 0")]
-Probability = Annotated[float, Field(gt=0, le=1, description="a number in (0, 1]")]
-OpenUnit = Annotated[float, Field(gt=0, lt=1, description="a number strictly between 0 and 1")]
+Positive = Annotated[float, Field(ge=1e-30, le=1e30, description="a number > 0, from 1e-30 to 1e30")]
+NonNegative = Annotated[float, Field(ge=0, le=1e30, description="a number >= 0, up to 1e30")]
+Probability = Annotated[float, Field(ge=1e-9, le=1, description="a number in (0, 1], at least 1e-9")]
+OpenUnit = Annotated[float, Field(ge=1e-100, lt=1, description="a number strictly between 0 and 1, at least 1e-100")]
 Fraction = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 Count = Annotated[int, Field(ge=1, le=10**12, description="a whole number >= 1")]
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number in [0, 2^63)")]

@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,10 @@ class Streams:
     def torch_seed(self, purpose: str, round: int = 0, client: int = 0) -> int:
         """A 63-bit seed for code that draws from torch's own global generator (weight initialisation, dropout)."""
         return self.key(purpose, round, client) >> 65
+
+
+def seed_global_generator(seed: int, device: torch.device) -> None:
+    """Puts torch's own generator for a device at the start of a stream, for modules that draw from it (dropout)."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

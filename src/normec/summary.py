@@ -21,12 +21,12 @@ def privacy_sentence(mechanism: Mechanism, claim: Spent, delta: float, careful: 
     careful: a second bound with fewer premises, printed beside the claim.
     """
     if not mechanism.private:
-        reason = "nobody adds noise" if mechanism.trust == "none" else "the noise multiplier is 0"
+        reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
         return f"Not private: {reason}, ε = ∞."
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
     beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful.epsilon)})" if careful else ""
     return (
-        f"Client-level (ε = {upper(claim.epsilon)}, δ = {delta:g}) differential privacy under {mechanism.adjacency} adjacency, "
+        f"Client-level (ε = {upper(claim.epsilon)}, δ = {delta!r}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust} (a trusted server adds the noise, once on the sum), {mechanism.sampling} sampling{rate}, "
         f"{mechanism.rounds} rounds, accountant: {claim.accountant}{beside}. {SEEDED}"
     )
@@ -45,6 +45,8 @@ def summarize(plan: Plan, last: dict[str, Any], description: dict[str, Any]) -> 
     careful = by_group_privacy(mechanism, delta) if substitution else None
     return {
         "claim": privacy_sentence(mechanism, claim, delta, careful),
+        "algorithm": plan.experiment.algorithm.name,
+        "convergence": plan.experiment.algorithm.convergence,
         "private": private,
         "epsilon": claim.epsilon if private else None,
         "epsilon_by_group_privacy": careful.epsilon if careful else None,
@@ -67,6 +69,7 @@ def summarize(plan: Plan, last: dict[str, Any], description: dict[str, Any]) -> 
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],
         "seconds": last["seconds"],
+        "notes": plan.federation.notes,
         "classes": plan.federation.classes,
         "settings": description,
         "versions": {"normec": __version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.nn import functional
 from normec.algorithms import Algorithm
 from normec.data import Federation
 from normec.engine import Clients, Engine, Workers
+from normec.errors import BadInput
 from normec.experiment import Experiment, Plan, Schedule, prepare
 from normec.folder import RunFolder
 from normec.interrupts import deferred_interrupt
@@ -29,9 +30,9 @@ from normec.recorder import Observer, Recorder, State
 class Run:
     """A finished run. metrics: one dict a round, as in metrics.jsonl. epsilon: the claim for the whole run, or ∞."""
 
-    model: nn.Module
-    metrics: list[dict[str, Any]]
-    summary: dict[str, Any]
+    model: nn.Module = field(repr=False)
+    metrics: list[dict[str, Any]] = field(repr=False)
+    summary: dict[str, Any] = field(repr=False)
     epsilon: float
     folder: Path | None
 
@@ -56,6 +57,7 @@ def train(
 
     model: makes the torch.nn.Module; it may ask for `input_shape` and `classes`. loss: (outputs, targets) → batch mean.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
+    observer: who watches; `normec.ConsoleObserver()` shows progress.
 
     Raises:
         BadInput: before any training, for settings or data that cannot be used.
@@ -64,8 +66,13 @@ def train(
     """
     schedule = Schedule(rounds=rounds, seed=seed)
     chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, loss, engine or Engine())
+    if resume and out is None:
+        raise BadInput("resume", "=True needs the folder of the run. Give out.")
+    folder = RunFolder(Path(out)) if out is not None else None
+    if folder:
+        folder.check(resume)
     plan = prepare(chosen)
-    return execute(plan, RunFolder.open(Path(out), resume) if out is not None else None, observer)
+    return execute(plan, folder.open(resume) if folder else None, observer)
 
 
 def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:

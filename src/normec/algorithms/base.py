@@ -52,6 +52,11 @@ class Algorithm(Settings):
         return False
 
     @property
+    def convergence(self) -> str:
+        """Which guarantee of convergence covers these settings, or that none does; shown with every result."""
+        return "no guarantee is stated"
+
+    @property
     def starts_from_updates(self) -> bool:
         """Whether memories start from the clients' first updates (`start`) and not from zero."""
         return False

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normec.algorithms.base import Algorithm, ClientStep, Slots, register
 from normec.algorithms.server_steps import descend
-from normec.operators import Clipping, Operator, SmoothedNormalization
+from normec.operators import ClipNorm, Clipping, Operator, SmoothedNormalization
 from normec.settings import Positive
 
 
@@ -24,6 +24,10 @@ class _DPFedAvg(Algorithm):
 
     def update_scale(self, local_lr: float) -> float:
         return local_lr if self.on == "update" else 1.0
+
+    @property
+    def convergence(self) -> str:
+        return "no guarantee without bounded gradients or heterogeneity"
 
     def client(self, update: Tensor, memory: Slots) -> ClientStep:
         return ClientStep(self.operator(update), (), update)
@@ -46,7 +50,7 @@ class DPFedAvgClip(_DPFedAvg):
     guaranteed without bounded heterogeneity or gradients: clipping is biased (Zhang et al. 2022, Claim 2.1).
     """
 
-    clip_norm: Positive = 1.0
+    clip_norm: ClipNorm = 1.0
 
     @property
     def operator(self) -> Operator:

@@ -54,6 +54,13 @@ class FedNormEC(Algorithm):
         return not self.lazy
 
     @property
+    def convergence(self) -> str:
+        outside = [name for name, chosen in {"lazy variant": self.lazy, "plain server step": not self.server_normalize}.items() if chosen]
+        if outside:
+            return f"outside the theorems ({', '.join(outside)})"
+        return "Theorems 1 and 2, where their conditions on the stepsizes hold (not checked)"
+
+    @property
     def starts_from_updates(self) -> bool:
         return self.init == "local"
 

@@ -13,5 +13,6 @@ def descend(x: Tensor, direction: Tensor, lr: float) -> Tensor:
 
 def descend_normalized(x: Tensor, direction: Tensor, lr: float) -> Tensor:
     """X − η v / ‖v‖ (the step that the theorems cover); a zero v gives a zero step."""
-    norm = torch.linalg.vector_norm(direction, dtype=torch.float64)
-    return x - (direction * torch.where(norm > 0, lr / norm, 0.0)).to(x.dtype)
+    exact = direction.double()
+    norm = torch.linalg.vector_norm(exact)
+    return x - (lr * torch.where(norm > 0, exact / norm, 0.0)).to(x.dtype)

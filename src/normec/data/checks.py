@@ -8,25 +8,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.errors import BadInput
+from normec.errors import BadInput, count
+
+
+def as_features(name: str, x: Any) -> Tensor:
+    """Features (n, …) as a finite tensor; any array of numbers that numpy or torch can read.
+
+    Raises:
+        BadInput: where they are no numbers, have no sample axis, or are not finite.
+    """
+    return finite(name, torch.from_numpy(_array(name, x, kinds="fiub")))
 
 
 def finite(name: str, values: Tensor) -> Tensor:
     """The values (n, …), refused with a count and the first row where any is NaN or infinite."""
     if values.is_floating_point() and not bool(values.isfinite().all()):
         bad = (~values.isfinite()).reshape(len(values), -1).any(dim=1).nonzero()[:, 0]
-        raise BadInput(name, f" has {len(bad)} rows with NaN or infinite values (first: row {int(bad[0])}). Clean the data.")
+        where = f"(first: row {int(bad[0])}, counting from 0)"
+        raise BadInput(name, f" has {count(len(bad), 'row')} with NaN or infinite values {where}. Clean the data.")
     return values
 
 
-def class_names(*labels: Any) -> tuple[str, ...] | None:
-    """The classes of all the given labels: sorted strings, "0" … for integers, None for floats (regression)."""
-    values = np.concatenate([np.asarray(part).ravel() for part in labels])
-    if values.dtype.kind == "U":
-        return tuple(str(label) for label in np.unique(values))
-    if values.dtype.kind in "iub":
-        return tuple(str(position) for position in range(len(np.unique(values))))
-    return None
+def class_names(name: str, *labels: Any) -> tuple[str, ...] | None:
+    """The classes of all the given labels: sorted strings, "0" … for integers, None for floats (regression).
+
+    Raises:
+        BadInput: where they mix kinds.
+    """
+    parts = [_array(name, part, kinds="fiubU") for part in labels]
+    kinds = {"i" if part.dtype.kind in "iub" else part.dtype.kind for part in parts}
+    if len(kinds) > 1:
+        raise BadInput(name, " holds targets of one kind for training and of another for the test. Give the same kind.")
+    values = np.concatenate([part.ravel() for part in parts])
+    if kinds == {"f"}:
+        return None
+    distinct = np.unique(values)
+    return tuple(str(label) for label in distinct) if kinds == {"U"} else tuple(map(str, range(len(distinct))))
 
 
 def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None) -> Tensor:
@@ -35,23 +52,48 @@ def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None) -> Tensor:
     Raises:
         BadInput: with the number of bad labels and the first of them.
     """
-    values = np.asarray(y)
+    values = _array(name, y, kinds="f" if classes is None else "iubU")
     if classes is None:
-        if values.dtype.kind != "f":
-            raise BadInput(name, f" holds {values.dtype} targets. Use whole numbers or strings as labels, or floats as targets.")
-        return finite(name, torch.as_tensor(values))
+        return finite(name, torch.from_numpy(values))
+    if values.ndim != 1:
+        raise BadInput(name, f" holds labels of shape {values.shape}. Give one label a sample, shape (n,).")
     if values.dtype.kind == "U":
         positions = {label: position for position, label in enumerate(classes)}
         codes = np.array([positions.get(str(label), -1) for label in values], dtype=np.int64)
-    elif values.dtype.kind in "iub":
-        codes = values.astype(np.int64)
     else:
-        raise BadInput(name, f" holds {values.dtype} labels. Use whole numbers 0 … {len(classes) - 1}, or strings.")
+        codes = values.astype(np.int64)
     bad = np.flatnonzero((codes < 0) | (codes >= len(classes)))
     if len(bad):
         raise BadInput(
             name,
-            f" has {len(bad)} labels outside 0 … {len(classes) - 1} for {len(classes)} classes "
-            f"(first: row {bad[0]}, label {values[bad[0]]}). Number the classes from 0, or use strings.",
+            f" has {count(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes "
+            f"(first: row {bad[0]}, counting from 0, label {values[bad[0]]}). Number the classes from 0, or use strings.",
         )
     return torch.from_numpy(codes)
+
+
+def _array(name: str, values: Any, kinds: str) -> np.ndarray:
+    """Values with a sample axis as a plain native array of one of numpy's `kinds`."""
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            values = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
+            array = array.astype(str)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(name, f" cannot be read as an array ({' '.join(str(error).split())}). Give a plain array.") from None
+    if array.ndim == 0 or (array.dtype.kind not in kinds and array.size):
+        raise BadInput(name, f" is of type {array.dtype} and shape {array.shape}. Give {KINDS[kinds]}, one a sample.")
+    if array.dtype.kind == "f":
+        array = array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64, copy=False)
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+KINDS = {
+    "fiub": "numbers",
+    "fiubU": "whole numbers or strings as labels, or floats as targets",
+    "f": "floats as targets",
+    "iubU": "whole numbers or strings as labels",
+}
+"""In words, what the kinds of numpy mean here."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.data.checks import class_names, encode_labels, finite
-from normec.errors import BadInput
+from normec.data.checks import as_features, class_names, encode_labels, finite
+from normec.errors import BadInput, count
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Federation:
 
     x: (n, …) features. y: (n, …) targets; integers are class labels. ids: the M client ids.
     offsets: (M + 1,) where each client's samples start. test: pooled (x, y) or None.
-    classes: names of the classes, for label targets.
+    classes: names of the classes, for label targets. notes: what a reader of the source should be told.
     """
 
     x: Tensor
@@ -33,6 +33,7 @@ class Federation:
     offsets: np.ndarray
     test: tuple[Tensor, Tensor] | None = None
     classes: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -55,14 +56,15 @@ class Federation:
             BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
         """
         codes, ids = _group(client_ids, empty_clients)
-        features = _features("x", x)
-        if not len(features) or len(features) != len(codes):
-            raise BadInput("x", f" has {len(features)} samples and client_ids {len(codes)}. Give as many of each, at least one.")
-        names = tuple(classes) if classes is not None else class_names(y, *(test[1:] if test else ()))
+        features = as_features("x", x)
+        if not features.numel() or len(features) != len(codes):
+            problem = f" has shape {tuple(features.shape)} for {len(codes)} client_ids. Give one row and one id a sample, at least one."
+            raise BadInput("x", problem)
+        names = _checked(classes) if classes is not None else class_names("y", y, *(test[1:] if test and len(test[1]) else ()))
         labels = encode_labels("y", y, names)
         if len(labels) != len(features):
-            raise BadInput("y", f" has {len(labels)} targets for {len(features)} samples. Give one for each.")
-        held_out = (_features("test x", test[0]), encode_labels("test y", test[1], names)) if test is not None else None
+            raise BadInput("y", f" has {count(len(labels), 'target')} for {count(len(features), 'sample')}. Give one for each.")
+        held_out = _test_set(test, names, features) if test and len(test[0]) else None
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
         if not np.array_equal(order, np.arange(len(order))):
@@ -82,14 +84,17 @@ class Federation:
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
             raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
-        filled = [(name, x, y) for name, (x, y) in zip(names, clients, strict=True) if len(x)]
-        if not filled:
-            raise BadInput("clients", " hold no samples at all. Give at least one client with data.")
-        owners: list[Hashable] = [name for name, x, _ in filled for _ in range(len(x))]
+        for name, (x, y) in zip(names, clients, strict=True):
+            if len(x) != len(y):
+                raise BadInput("clients", f": client {name!r} has {len(x)} samples and {len(y)} targets. Give one target a sample.")
+        filled = [(name, np.asarray(x), np.asarray(y)) for name, (x, y) in zip(names, clients, strict=True) if len(x)]
+        shapes = {x.shape[1:] for _, x, _ in filled}
+        if len(shapes) != 1:
+            raise BadInput("clients", f" hold samples of {len(shapes)} shapes. Give samples of one shape, at least one.")
         return cls.from_arrays(
-            torch.cat([torch.as_tensor(x) for _, x, _ in filled]),
-            np.concatenate([np.asarray(y) for _, _, y in filled]),
-            owners,
+            np.concatenate([x for _, x, _ in filled]),
+            np.concatenate([y for _, _, y in filled]),
+            [name for name, x, _ in filled for _ in range(len(x))],
             test=test,
             classes=classes,
             empty_clients=[name for name, (x, _) in zip(names, clients, strict=True) if not len(x)],
@@ -119,13 +124,17 @@ class Federation:
         return self.x[start:stop], self.y[start:stop]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Federation:
-        """On a device, floating-point features and targets in a dtype."""
+        """On a device, floating-point features and targets in a dtype.
 
-        def move(t: Tensor) -> Tensor:
-            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
+        Raises:
+            BadInput: where a value is beyond the range of the dtype.
+        """
 
-        test = (move(self.test[0]), move(self.test[1])) if self.test is not None else None
-        return replace(self, x=move(self.x), y=move(self.y), test=test)
+        def move(name: str, t: Tensor) -> Tensor:
+            return finite(f"{name}, in {dtype},", t.to(device, dtype)) if t.is_floating_point() else t.to(device)
+
+        test = (move("test x", self.test[0]), move("test y", self.test[1])) if self.test is not None else None
+        return replace(self, x=move("x", self.x), y=move("y", self.y), test=test)
 
     def fingerprint(self) -> str:
         """A hash of all samples and of who holds them."""
@@ -137,15 +146,32 @@ class Federation:
         return digest.hexdigest()
 
 
+def _checked(classes: Sequence[str]) -> tuple[str, ...]:
+    if len(set(classes)) != len(classes):
+        raise BadInput("classes", f"={list(classes)!r} holds a name twice. Give different names.")
+    return tuple(classes)
+
+
+def _test_set(test: tuple[Any, Any], classes: tuple[str, ...] | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    x, y = as_features("test x", test[0]), encode_labels("test y", test[1], classes)
+    if len(x) != len(y) or x.shape[1:] != like.shape[1:]:
+        problem = f" has {len(y)} targets and samples of shape {tuple(x.shape)}. Give one target a sample, shaped as in training."
+        raise BadInput("test", problem)
+    return x, y
+
+
 def _group(client_ids: Sequence[Hashable] | np.ndarray, empty: Sequence[Hashable]) -> tuple[np.ndarray, tuple[Hashable, ...]]:
     """The position of each sample's client among the ids, and the ids in order: by type, then by value."""
-    keys: list[Hashable] = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
+    try:
+        keys: list[Hashable] = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
+        distinct = {*keys, *empty}
+    except TypeError:
+        raise BadInput("client_ids", " must be one number or string for each sample.") from None
     if any(key != key for key in keys):
         raise BadInput("client_ids", " holds NaN. Give each sample the id of its client.")
-    ids = tuple(sorted({*keys, *empty}, key=lambda key: (type(key).__name__, key)))
+    try:
+        ids = tuple(sorted(distinct, key=lambda key: (type(key).__name__, key)))
+    except TypeError:  # values of one type that have no order
+        ids = tuple(sorted(distinct, key=lambda key: (type(key).__name__, repr(key))))
     position = {key: index for index, key in enumerate(ids)}
     return np.array([position[key] for key in keys], dtype=np.int64), ids
-
-
-def _features(name: str, x: Any) -> Tensor:
-    return finite(name, x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x)))

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normec.errors import BadInput, nearest
+from normec.errors import BadInput, count, nearest
 
 
 class Table(NamedTuple):
-    """Samples as read: x (n, …), y (n,), the id of each sample's client if the source has them, columns left out."""
+    """Samples as read: x (n, …), y (n,), the id of each sample's client if the source has them, what to tell of it."""
 
     x: np.ndarray
     y: np.ndarray
     client: np.ndarray | None
-    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_digits() -> Table:
@@ -27,18 +27,18 @@ def read_digits() -> Table:
     return Table(x / 16.0, y, None)
 
 
-def read_file(path: Path, label_column: str, client_column: str) -> Table:
-    """A .parquet, .csv or .npz file.
+def read_file(path: Path, label_column: str, client_column: str, natural: bool) -> Table:
+    """A .parquet, .csv or .npz file; `natural`: with the client ids that it holds.
 
     Raises:
         BadInput: for a missing, foreign or empty file, a missing column, or missing values.
     """
     if not path.is_file():
-        raise BadInput("data.source", f"={str(path)!r} does not exist or is no file. Give digits, or the path of a file.")
+        raise BadInput("data.source", f"={str(path)!r} is no file. Give digits, the path of a file, or package.module:function.")
     try:
         if path.suffix == ".npz":
-            return _read_npz(path)
-        return _read_columns(path, label_column, client_column)
+            return _read_npz(path, natural)
+        return _read_columns(path, label_column, client_column, natural)
     except BadInput:
         raise
     except Exception as error:  # whatever a reader raises on a damaged file
@@ -46,27 +46,29 @@ def read_file(path: Path, label_column: str, client_column: str) -> Table:
         raise BadInput("data.source", f"={str(path)!r} cannot be read: {reason}. Give an intact {path.suffix} file.") from None
 
 
-def _read_npz(path: Path) -> Table:
+def _read_npz(path: Path, natural: bool) -> Table:
     with np.load(path, allow_pickle=False) as arrays:
         held = {name: arrays[name] for name in arrays.files}
     for name in ("x", "y"):
         if name not in held:
             raise BadInput("data.source", f"={str(path)!r} has no array {name}. It needs x and y, and client for natural clients.")
-    for name, array in held.items():
-        if array.ndim == 0 or len(array) != len(held["x"]):
-            raise BadInput(
-                "data.source", f"={str(path)!r}: array {name} has shape {array.shape}, x {held['x'].shape}. Give one row a sample."
-            )
-    x = held["x"]
-    if x.dtype.kind not in "fiu" or not x.size:
-        raise BadInput("data.source", f"={str(path)!r}: array x holds {x.size} values of type {x.dtype}. Give numbers, at least one row.")
-    return Table(x if x.ndim > 1 else x[:, None], held["y"], held.get("client"))
+    x, y, client = held["x"], held["y"], held.get("client") if natural else None
+    for name, array in (("y", y), ("client", client)):
+        if array is not None and array.shape != x.shape[:1]:
+            raise BadInput("data.source", f"={str(path)!r}: array {name} has shape {array.shape}, x {x.shape}. Give one {name} a row of x.")
+    if client is not None and client.dtype.kind not in "iubU":
+        raise BadInput("data.source", f"={str(path)!r}: array client holds {client.dtype}. Give whole numbers or strings.")
+    if not x.size:
+        raise BadInput("data.source", f"={str(path)!r}: array x is empty, of shape {x.shape}. Give at least one row.")
+    return Table(x if x.ndim > 1 else x[:, None], y, client)
 
 
-def _read_columns(path: Path, label_column: str, client_column: str) -> Table:
+def _read_columns(path: Path, label_column: str, client_column: str, natural: bool) -> Table:
     import pyarrow as pa
 
     table = _arrow_table(path)
+    if len(set(table.column_names)) != len(table.column_names):
+        raise BadInput("data.source", f"={str(path)!r} has two columns of one name. Rename one.")
     _column(table, "data.label_column", label_column)
     kept = [name for name in table.column_names if name not in (label_column, client_column)]
     numeric = [name for name in kept if _is_numeric(table.schema.field(name).type)]
@@ -77,9 +79,10 @@ def _read_columns(path: Path, label_column: str, client_column: str) -> Table:
         )
     x = np.column_stack([table[name].cast(pa.float64()).to_numpy() for name in numeric])
     y = _values(table, label_column, "data.label_column")
-    client = _values(table, client_column, "data.client_column") if client_column in table.column_names else None
-    ignored = tuple(name for name in kept if name not in numeric)
-    return Table(x, y, client, ignored)
+    client = _values(table, client_column, "data.client_column") if natural and client_column in table.column_names else None
+    left_out = [name for name in kept if name not in numeric]
+    notes = f"features: {', '.join(numeric)}" + (f"; left out, not numeric: {', '.join(left_out)}" if left_out else "")
+    return Table(x, y, client, (notes,))
 
 
 def _arrow_table(path: Path) -> Any:
@@ -89,7 +92,8 @@ def _arrow_table(path: Path) -> Any:
     if path.suffix == ".parquet":
         return pyarrow.parquet.read_table(path)
     if path.suffix == ".csv":
-        return pyarrow.csv.read_csv(path)
+        options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+        return pyarrow.csv.read_csv(path, convert_options=options)
     raise BadInput("data.source", f"={str(path)!r} must end in .parquet, .csv or .npz.")
 
 
@@ -106,7 +110,8 @@ def _values(table: Any, name: str, setting: str) -> np.ndarray:
     column = _column(table, setting, name)
     if column.null_count:
         first = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise BadInput(setting, f"={name!r} has {column.null_count} missing values (first: row {first}). Fill or remove them.")
+        missing = count(column.null_count, "missing value")
+        raise BadInput(setting, f"={name!r} has {missing} (first: row {first}, counting from 0). Fill or remove them.")
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type

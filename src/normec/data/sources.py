@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from normec.data import partition
-from normec.data.checks import class_names, encode_labels, finite
+from normec.data.checks import as_features, class_names, encode_labels
 from normec.data.federation import Federation
 from normec.data.readers import Table, read_digits, read_file
 from normec.errors import BadInput
@@ -39,8 +39,19 @@ class Data(Settings):
         for key, kind in NEEDS.items():
             if getattr(self, key) is not None and self.partition != kind:
                 raise BadInput(key, f"={getattr(self, key)} acts only with partition={kind!r}. Remove it, or change partition.")
+        if self.partition == "column" and self.client_column == self.label_column:
+            raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
+        if looks_like_import_path(self.source) and self.clients is not None:
+            raise BadInput("clients", f"={self.clients}: {self.source} makes its own clients. Remove clients.")
         if self.partition == "column" and self.clients is not None:
             raise BadInput("clients", f"={self.clients}: partition='column' takes the clients from the column. Remove clients.")
+
+    def resolved(self) -> Data:
+        """With every default written out and the path of a file made absolute."""
+        own = looks_like_import_path(self.source)
+        source = self.source if own or self.source in ("digits", "cifar10") else str(Path(self.source).absolute())
+        clients = self.clients if own or self.partition == "column" else self.clients or DEFAULT_CLIENTS
+        return self.model_copy(update={"source": source, "clients": clients})
 
 
 def load(data: Data, streams: Streams) -> Federation:
@@ -53,23 +64,25 @@ def load(data: Data, streams: Streams) -> Federation:
         make = load_object("data.source", data.source)
         try:
             federation = make()
-        except Exception as error:  # whatever a user's function raises
+        except (Exception, SystemExit) as error:  # whatever a user's function raises
             raise BadInput("data.source", f"={data.source!r} failed ({type(error).__name__}: {error}).") from error
         if not isinstance(federation, Federation):
             raise BadInput("data.source", f"={data.source!r} returned {type(federation).__name__}. Return a normec.Federation.")
         return federation
     table = _read(data)
-    names = class_names(table.y)
+    names = class_names("data.label_column", table.y)
     if names is None or len(names) < 2:
-        held = f"{table.y.dtype} values" if names is None else f"one class only ({table.y[0]!r})"
+        held = f"{table.y.dtype} values" if names is None else f"one class only ({table.y[0]})"
         raise BadInput("data.label_column", f"={data.label_column!r} holds {held}. Give labels of two classes or more.")
     labels = encode_labels("data.label_column", table.y, names).numpy()
-    x = finite("data.source", torch.as_tensor(table.x)).numpy()
+    x = as_features("data.source", table.x).numpy()
+    x = x if x.dtype.kind == "f" else x.astype(np.float32)
     train, test = _split(len(labels), data.test_fraction, streams)
     owners, everyone = _owners(data, labels[train], table.client, train, streams)
     held_out = (x[test], labels[test]) if len(test) else None
     absent = sorted(set(everyone) - set(owners.tolist()))
-    return Federation.from_arrays(x[train], labels[train], owners, test=held_out, classes=names, empty_clients=absent)
+    federation = Federation.from_arrays(x[train], labels[train], owners, test=held_out, classes=names, empty_clients=absent)
+    return replace(federation, notes=table.notes)
 
 
 def _read(data: Data) -> Table:
@@ -77,7 +90,7 @@ def _read(data: Data) -> Table:
         return read_digits()
     if data.source == "cifar10":
         raise BadInput("data.source", "='cifar10' is not available in this version. Use digits, or a parquet, csv or npz file.")
-    return read_file(Path(data.source), data.label_column, data.client_column)
+    return read_file(Path(data.source), data.label_column, data.client_column, natural=data.partition == "column")
 
 
 def _split(samples: int, test_fraction: float, streams: Streams) -> tuple[np.ndarray, np.ndarray]:

@@ -12,12 +12,12 @@ from torch import Tensor
 from normec.algorithms import Algorithm
 from normec.data import Federation
 from normec.engine.workers import Workers
-from normec.errors import TrainingFailed
+from normec.errors import TrainingFailed, count
 from normec.local import LocalMethod
 from normec.memory import DenseMemory
 from normec.models import FlatModel
 from normec.operators import row_norms, usable
-from normec.streams import Streams
+from normec.streams import Streams, seed_global_generator
 
 MOST_ROWS, NUMBERS_OF_A_BLOCK = 32, 2**20
 """Clients whose algorithm step is computed at once: a function of d alone, so that sums do not depend on the workers."""
@@ -131,10 +131,16 @@ class Clients:
         out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
         for row, client in zip(out, clients.tolist(), strict=True):
             samples = self.federation.client(client)
-            if model.stochastic:
-                torch.manual_seed(self.streams.torch_seed("forward", k, client))
             schedule = self.local.schedule(len(samples[1]), k, client, self.streams)
-            model.local_update(x, samples, schedule, self.local.lr, out=row)
+            seed_global_generator(self.streams.torch_seed("forward", k, client), x.device)
+            try:
+                model.local_update(x, samples, schedule, self.local.lr, out=row)
+            except (RuntimeError, ValueError, IndexError) as error:  # a module that fails on this client's samples
+                reason = " ".join(str(error).split()).rstrip(".")
+                raise TrainingFailed(
+                    f"round {k + 1}: the model fails on the {count(len(samples[1]), 'sample')} of client "
+                    f"{self.federation.ids[client]!r} ({type(error).__name__}: {reason}). Change the model, or that client's data."
+                ) from error
         scale = self.algorithm.update_scale(self.local.lr)
         return out if scale == 1.0 else out.mul_(scale)
 

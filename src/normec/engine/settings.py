@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import torch
@@ -39,12 +40,12 @@ class Engine(Settings):
         """The device, checked to exist.
 
         Raises:
-            BadInput: where torch does not know it, this machine does not have it, or it has no float64.
+            BadInput: where this machine does not have it.
         """
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise BadInput("engine.device", f"={self.device!r} must be cpu, cuda or cuda:N.")
         try:
-            device = torch.device(self.device)
-            torch.zeros(1, dtype=torch.float64, device=device).item()
-        except (RuntimeError, AssertionError, TypeError) as error:
+            return torch.zeros(1, device=self.device).device
+        except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise BadInput("engine.device", f"={self.device!r} cannot be used here: {reason}. Use cpu.") from None
-        return device

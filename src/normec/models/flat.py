@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from normec.errors import BadInput
+from normec.errors import BadInput, TrainingFailed
 from normec.local import Batch
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -20,34 +22,46 @@ class FlatModel:
     """One resident module whose trainable parameters are views of one vector (d,).
 
     Frozen parameters and buffers stay outside the vector, hence outside the norm and the noise; tied parameters enter
-    once. d: the number of trainable parameters.
+    once. Buffers are put back to their first values before every use, so that nothing of one client's data reaches another
+    through them. d: the number of trainable parameters.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device, dtype: torch.dtype) -> None:
         self.module = module.to(device, dtype)
         self.loss = loss
-        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
-        if not self.parameters:
+        self.parameters = _trainable(self.module)
+        if not sum(p.numel() for p in self.parameters):
             raise BadInput("model", " has no trainable parameters. Give a module with at least one.")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self._gradient_sum = torch.zeros_like(self.vector)
         self._gradient_views = self._views(self._gradient_sum)
         for parameter, view in zip(self.parameters, self._views(self.vector), strict=True):
             parameter.data = view
+        self._buffers = [
+            (owner, name, buffer, buffer.clone())
+            for owner in self.module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
         self.stochastic = False
-        """Whether the forward pass draws random numbers in training; set by `probe`."""
+        """Whether the forward pass was seen to draw random numbers in training."""
 
     @property
     def d(self) -> int:
         return len(self.vector)
 
     def fingerprint(self) -> str:
-        """A hash of the parameters as they stand."""
-        return hashlib.blake2b(self.vector.cpu().numpy().tobytes(), digest_size=16).hexdigest()
+        """A hash of the module's structure, its loss and its parameters as they stand."""
+        digest = hashlib.blake2b(f"{self.module}/{getattr(self.loss, '__qualname__', self.loss)}".encode(), digest_size=16)
+        digest.update(self.vector.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def replica(self) -> FlatModel:
         """An independent copy, for another worker."""
-        module = copy.deepcopy(self.module)
+        try:
+            module = copy.deepcopy(self.module)
+        except Exception as error:  # a module may hold what cannot be copied
+            raise BadInput("engine.workers", f": this model cannot be copied ({error}). Use engine.workers=1.") from error
         twin = FlatModel(module, self.loss, self.vector.device, self.vector.dtype)
         twin.stochastic = self.stochastic
         return twin
@@ -58,8 +72,7 @@ class FlatModel:
         Computed as that mean and not as a difference, which would cancel for a small γ = lr. No steps give zero.
         """
         features, targets = samples
-        self.module.train()
-        self.vector.copy_(x)
+        self._enter(x, training=True)
         total = self._gradient_sum.zero_()
         for step, batch in enumerate(schedule):
             if step:
@@ -70,38 +83,69 @@ class FlatModel:
         torch.div(total, max(len(schedule), 1), out=out)
 
     def outputs(self, x: Tensor, features: Tensor) -> Tensor:
-        """The module's outputs at parameters x, in evaluation mode."""
-        self.module.eval()
-        self.vector.copy_(x)
+        """The module's outputs at parameters x, in evaluation mode.
+
+        Raises:
+            TrainingFailed: where the module has other trainable parameters than at the start.
+        """
+        if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters]:
+            raise TrainingFailed("the model's trainable parameters changed during the run. Fix which ones are trainable.")
+        self._enter(x, training=False)
         with torch.no_grad():
             outputs: Tensor = self.module(features)
         return outputs
 
-    def probe(self, samples: tuple[Tensor, Tensor]) -> None:
+    def load(self, x: Tensor) -> nn.Module:
+        """The module, holding the parameters x (d,)."""
+        self._enter(x, training=False)
+        return self.module
+
+    def probe(self, samples: tuple[Tensor, Tensor], classes: int | None) -> None:
         """Runs one training step on a few samples, so that an unsuitable model is refused before training.
 
         Raises:
-            BadInput: where it fails, its loss is no finite scalar, or its forward pass changes buffers.
+            BadInput: where it fails, does not fit the loss, or its forward pass changes its buffers or parameters.
         """
-        buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         start, before = self.vector.clone(), torch.get_rng_state()
+        shape = tuple(samples[0].shape)
         try:
-            self.module.train()
-            loss = self.loss(self.module(samples[0]), samples[1])
+            self._enter(start, training=True)
+            outputs = self.module(samples[0])
+            if self.loss is functional.cross_entropy and (outputs.ndim < 2 or outputs.shape[1] < (classes or 0)):
+                raise ValueError(f"outputs of shape {tuple(outputs.shape)} for {classes} classes")
+            if len(outputs) != len(samples[0]):
+                raise ValueError(f"outputs of shape {tuple(outputs.shape)}")
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
+                loss = self.loss(outputs, samples[1])
             torch.autograd.grad(loss, self.parameters, allow_unused=True)
         except Exception as error:  # whatever a user's module or loss raises
-            reason = " ".join(str(error).split())
-            problem = f" fails on samples of shape {tuple(samples[0].shape)}: {type(error).__name__}: {reason}."
-            raise BadInput("model", problem) from error
-        if not bool(loss.isfinite()):
-            raise BadInput("model", f" and loss give {float(loss)} on the first samples. They must give a finite number.")
-        for name, buffer in self.module.named_buffers():
-            if not torch.equal(buffer, buffers[name]):
-                problem = f" changes its buffer {name} in the forward pass, which would leak outside the mechanism."
-                raise BadInput("model", problem + " Use GroupNorm in place of BatchNorm.")
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise BadInput("model", f" or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.") from error
         self.stochastic = not torch.equal(before, torch.get_rng_state())
-        self.vector.copy_(start)
+        for owner, name, buffer, saved in self._buffers:
+            if owner._buffers[name] is not buffer or not _same(buffer, saved):
+                problem = f" changes its buffer {name} in the forward pass, where one client's data would reach the others."
+                raise BadInput("model", problem + " Use GroupNorm in place of BatchNorm.")
+        if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters] or not torch.equal(start, self.vector):
+            raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
+
+    def _enter(self, x: Tensor, training: bool) -> None:
+        self.module.train(training)
+        self.vector.copy_(x)
+        for owner, name, buffer, saved in self._buffers:
+            owner._buffers[name] = buffer
+            buffer.copy_(saved)
 
     def _views(self, vector: Tensor) -> list[Tensor]:
         parts = torch.split(vector, [p.numel() for p in self.parameters])
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal element by element, NaN to NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normec.errors import BadInput
+from normec.errors import BadInput, nearest
 from normec.imports import load_object, looks_like_import_path
-from normec.settings import Settings, Text, choose
+from normec.settings import Settings, Text
 
 Factory = Callable[..., nn.Module]
 
@@ -43,7 +43,9 @@ def factory(name: str) -> Factory:
     if looks_like_import_path(name):
         make: Factory = load_object("model.name", name)
         return make
-    return choose("model.name", name, MODELS)
+    if name not in MODELS:
+        raise BadInput("model.name", f"={name!r} is not known. {nearest(name, MODELS)} A factory of your own: package.module:factory.")
+    return MODELS[name]
 
 
 def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.Module:
@@ -61,14 +63,15 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.M
         try:
             asked = inspect.signature(make).parameters
             module = make(**{name: value for name, value in offered.items() if name in asked})
-        except Exception as error:  # whatever a user's factory raises
+        except (Exception, SystemExit) as error:  # whatever a user's factory raises
             raise BadInput("model", f": {label} failed ({type(error).__name__}: {error}).") from error
     if not isinstance(module, nn.Module):
         raise BadInput("model", f": {label} returned {type(module).__name__}. Return a torch.nn.Module.")
     for name, parameter in module.named_parameters():
-        if nn.parameter.is_lazy(parameter) or parameter.is_complex():
-            kind = "without a shape yet" if nn.parameter.is_lazy(parameter) else "complex"
-            raise BadInput("model", f": {label} has the parameter {name}, which is {kind}. Use real parameters of known shape.")
+        lazy = nn.parameter.is_lazy(parameter)
+        if lazy or parameter.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            kind = "without a shape yet" if lazy else f"of type {parameter.dtype}"
+            raise BadInput("model", f": {label} has the parameter {name}, which is {kind}. Use floats of known shape.")
     return module
 
 

@@ -26,10 +26,14 @@ import numpy as np
 from normec.privacy.mechanism import Mechanism
 
 UNAMPLIFIED = "gaussian without amplification"
-SMALLEST_PLD_NOISE = 0.3
-"""Below this noise multiplier PLD with sampling does not finish: its losses span too wide a range."""
+FINE_PLD_NOISE, SMALLEST_PLD_NOISE = 0.3, 0.01
+"""Noise multipliers below which the grid of losses, whose range grows like 1/z², coarsens; and below which PLD is left out."""
 SMALLEST_PLD_DELTA = 1e-14
 """PLD truncates tails of about this mass, and answers infinity below."""
+
+
+MOST_PLD_ROUNDS = 100_000
+"""Beyond, a grid that resolves ε takes too long."""
 
 
 @dataclass(frozen=True)
@@ -143,17 +147,19 @@ def rdp(mechanism: Mechanism, delta: float, orders: Sequence[float] | None = Non
 def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
     """Privacy loss distributions, for Poisson sampling; infinite where they do not finish or do not resolve δ.
 
-    grid: the step of the losses, by default refined until it resolves the ε it gives.
+    grid: the step of the losses, by default refined until it resolves the ε it gives. A larger step gives a larger ε.
     """
-    if mechanism.sampling != "poisson" or delta < SMALLEST_PLD_DELTA:
+    if mechanism.sampling != "poisson" or delta < SMALLEST_PLD_DELTA or mechanism.rounds > MOST_PLD_ROUNDS:
         return Spent(math.inf, "PLD")
-    if mechanism.noise_multiplier / mechanism.distance < SMALLEST_PLD_NOISE:
+    noise = mechanism.noise_multiplier / mechanism.distance
+    if noise < SMALLEST_PLD_NOISE:
         return Spent(math.inf, "PLD")
+    coarsest = 1e-3 * (FINE_PLD_NOISE / noise) ** 2 if noise < FINE_PLD_NOISE else 0.0
     if grid is None:
-        grid = 1e-3
-        while (finer := pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds)) < 0.9 * grid:
+        grid = max(1e-3, coarsest)
+        while (finer := pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds)) < 0.9 * grid and not coarsest:
             grid = finer
-    one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, grid)
+    one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, max(grid, coarsest))
     with _quiet():
         return Spent(float(one.self_compose(mechanism.rounds).get_epsilon_for_delta(delta)), "PLD")
 

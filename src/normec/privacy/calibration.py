@@ -17,9 +17,6 @@ LARGEST_NOISE = 1e6
 def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     """The noise multiplier at which `mechanism` spends at most `target`, and no less than about `target` − 1e-3, at δ.
 
-    Where that ε would need less noise than PLD can account for (0.3 under sampling), and RDP is weaker, it spends less: the
-    noise at that limit.
-
     A guess from RDP or the closed form brackets a root of the accountant that makes the claim. Never returns less
     privacy than asked: the last step checks the claim itself, and adds noise until it holds.
 

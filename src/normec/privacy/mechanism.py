@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from normec.errors import BadInput
 from normec.noise import seeded_gaussian
 from normec.participation import Full, Participation
-from normec.settings import NonNegative, OpenUnit, Positive, Settings
+from normec.settings import OpenUnit, Settings
 from normec.streams import Streams
+
+Epsilon = Annotated[float, Field(ge=1e-9, le=1e4, description="a number > 0, from 1e-9 to 10000")]
+NoiseMultiplier = Annotated[float, Field(ge=0, le=1e9, description="a number >= 0, up to 1e9")]
+SMALLEST_NOISE = 1e-6
+"""A smaller noise multiplier is added like any other, and counts as none."""
 
 Trust = Literal["central", "none"]
 Adjacency = Literal["zero-out", "replace-one"]
@@ -37,8 +43,8 @@ class Privacy(Settings):
     """
 
     trust: Trust
-    epsilon: Positive | None = None
-    noise_multiplier: NonNegative | None = None
+    epsilon: Epsilon | None = None
+    noise_multiplier: NoiseMultiplier | None = None
     delta: OpenUnit | None = None
     adjacency: Adjacency = "zero-out"
     noise: Literal["seeded"] = "seeded"
@@ -109,7 +115,7 @@ class Mechanism:
 
     @property
     def private(self) -> bool:
-        return self.trust != "none" and self.noise_multiplier > 0
+        return self.trust != "none" and self.noise_multiplier >= SMALLEST_NOISE
 
     def release(self, total: Tensor, streams: Streams, k: int) -> Tensor:
         """The released mean (d,) of round k from the sum of messages (d,) in float64: (sum + noise) / (pM).
