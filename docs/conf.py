@@ -4,7 +4,7 @@ from normec import __version__
 
 project = "normec"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "normec"
 exclude_patterns = ["_build"]
