@@ -48,12 +48,15 @@ BAD_VALUES: dict[str, list[str]] = {
     "algorithm.init_offset": [*NOT_NUMBERS, "-1"],
     "participation.scheme": [*TEXTS, "weekly"],
     "participation.rate": [*POSITIVE, "1.5"],
-    "privacy.trust": [*TEXTS, "local", "secagg", "nobody"],
+    "privacy.trust": [*TEXTS, "secagg", "nobody"],
     "privacy.epsilon": POSITIVE,
     "privacy.noise_multiplier": [*NOT_NUMBERS, "-1"],
     "privacy.delta": [*POSITIVE, "1", "2"],
     "privacy.adjacency": [*TEXTS, "add-remove"],
     "privacy.noise": [*TEXTS, "secure"],
+    "privacy.stop_at": POSITIVE,
+    "privacy.min_honest": [*COUNTS, "101"],
+    "privacy.colluders": [*NOT_NUMBERS, "-1", "1.5", "100"],
     "engine.backend": [*TEXTS, "vmap", "ray"],
     "engine.workers": COUNTS,
     "engine.device": [*TEXTS, "cuda:99", "toaster", "meta", "hpu"],
@@ -62,9 +65,18 @@ BAD_VALUES: dict[str, list[str]] = {
     "engine.checkpoint_every": COUNTS,
     "engine.memory_limit": [*NOT_NUMBERS, "-1", "0", "1000"],
 }
-WITH = {"data.concentration": "data.partition=dirichlet", "data.classes_per_client": "data.partition=shards"}
+WITH = {
+    "data.concentration": ["data.partition=dirichlet"],
+    "data.classes_per_client": ["data.partition=shards"],
+    "privacy.min_honest": ["privacy.trust=secagg"],
+    "privacy.colluders": ["privacy.trust=secagg", "privacy.min_honest=10"],
+}
 """Settings that act only together with another one."""
-LATER_VALUES = {"engine.workers": "10000000000000"}
+NAMED = {
+    ("privacy.trust", "secagg"): "privacy.min_honest is missing",
+    ("privacy.colluders", "100"): "privacy.min_honest=10 with 100 colluders",
+}
+"""Where the error names another setting than the one that was changed."""
 
 
 def refused(outcome: Outcome, *words: str) -> None:
@@ -80,8 +92,8 @@ def refused(outcome: Outcome, *words: str) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD_VALUES.items() for value in values])
 def test_bad_value(command: Command, key: str, value: str) -> None:
-    extra = [WITH[key]] if key in WITH else []
-    refused(command("train", *extra, f"{key}={value}", "--out", "out"), "model" if key == "model.name" else key)
+    extra = WITH.get(key, [])
+    refused(command("train", *extra, f"{key}={value}", "--out", "out"), NAMED.get((key, value), "model" if key == "model.name" else key))
 
 
 @pytest.mark.parametrize(("key", "value"), [("local.lr", "nan"), ("rounds", "-1"), ("participation.rate", "2")])
@@ -133,11 +145,36 @@ def test_malformed_assignment(command: Command, argument: str) -> None:
         (["participation.scheme=full", "participation.rate=0.5"], ["participation.rate must be 1"]),
         (["participation.scheme=fixed", "participation.rate=0.001"], ["participation.rate=0.001", "nobody"]),
         (["algorithm.name=dp-fedavg-clip", "algorithm.alpha=1"], ["algorithm.alpha"]),
+        (["privacy.min_honest=3"], ["privacy.min_honest=3", "secagg"]),
+        (["privacy.stop_at=0.001"], ["privacy.stop_at=0.001", "single round"]),
+        (["privacy.trust=none", "privacy.stop_at=3"], ["privacy.stop_at=3", "trust"]),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], ["privacy.epsilon", "cannot be reached"]),
     ],
 )
 def test_bad_combination(command: Command, arguments: list[str], words: list[str]) -> None:
     refused(command("train", *arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["epsilon=nan"], ["epsilon=nan"]),
+        (["epsilon=1", "noise_multiplier=2"], ["only one"]),
+        (["noise=paper"], ["epsilon is missing"]),
+        (["rate=1.5"], ["rate=1.5"]),
+        (["delta=1"], ["delta=1"]),
+        (["clients=0"], ["clients=0"]),
+        (["rounds=-1"], ["rounds=-1"]),
+        (["epsilom=1"], ["epsilon?"]),
+        (["trust=everyone"], ["trust="]),
+        (["scheme=fixed", "rate=0.001"], ["nobody"]),
+        (["rounds"], ["key=value"]),
+        (["epsilon=1e-9", "delta=1e-12"], ["cannot be reached"]),
+    ],
+)
+def test_bad_privacy_setting(command: Command, arguments: list[str], words: list[str]) -> None:
+    refused(command("privacy", *arguments), *words)
+    refused(command("privacy", *arguments, "--json"), *words)
 
 
 def test_two_promises_in_one_file(command: Command) -> None:

@@ -125,7 +125,7 @@ def test_no_noise_is_not_private() -> None:
 def test_released_noise_has_the_stated_standard_deviation(participation: Participation, expected: int, bound: float) -> None:
     plan = Mechanism("central", "zero-out", bound, 1.5, participation, 40, 10)
     zero = torch.zeros(2000, dtype=torch.float64)
-    released = torch.stack([plan.release(zero, Streams(0), k) for k in range(20)])
+    released = torch.stack([plan.release(zero, 10, Streams(0), k) for k in range(20)])
     stated = 1.5 * bound / expected
     assert plan.noise_std / plan.expected == pytest.approx(stated)
     assert released.std().item() == pytest.approx(stated, rel=0.02)  # 40,000 draws: five standard errors
@@ -177,14 +177,14 @@ def test_adjacency_changes_the_claim_and_never_the_noise() -> None:
     zero = torch.zeros(4000, dtype=torch.float64)
     plans = [Mechanism("central", adjacency, 2.0, 1.5, Full(), 10, 5) for adjacency in ("zero-out", "replace-one")]  # type: ignore[arg-type]
     assert [plan.sensitivity for plan in plans] == [2.0, 4.0]
-    assert torch.equal(plans[0].release(zero, Streams(0), 0), plans[1].release(zero, Streams(0), 0))
+    assert torch.equal(plans[0].release(zero, 10, Streams(0), 0), plans[1].release(zero, 10, Streams(0), 0))
     assert plans[0].noise_std == 3.0
     assert epsilon(plans[1], 1e-5).epsilon > 1.9 * epsilon(plans[0], 1e-5).epsilon
 
 
 def test_noise_depends_on_seed_and_round_and_not_on_the_cohort() -> None:
     plan, zero = Mechanism("central", "zero-out", 1.0, 1.0, Poisson(0.5), 50, 5), torch.zeros(50, dtype=torch.float64)
-    draws = [plan.release(zero, Streams(seed), k) for seed, k in ((0, 0), (0, 1), (1, 0))]
+    draws = [plan.release(zero, 25, Streams(seed), k) for seed, k in ((0, 0), (0, 1), (1, 0))]
     for i in range(3):
         for j in range(i):
             assert not torch.equal(draws[i], draws[j])

@@ -87,6 +87,36 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+@app.command()
+def privacy(
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[key=value …]", help="The setting; see below.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
+) -> None:
+    """Noise and ε of a setting, under every trust model.
+
+    Keys: epsilon or noise_multiplier, trust, clients, scheme, rate, rounds, delta, adjacency, min_honest, colluders;
+    noise=paper shows what the paper's formula really gives.
+    """
+    import json
+
+    from rich.console import Console
+
+    from normec.config import parse_assignments
+    from normec.console import privacy_table
+    from normec.privacy.table import Query, notes, rows
+
+    query = Query(**parse_assignments(settings or []))
+    console = Console()
+    if as_json:
+        typer.echo(json.dumps(rows(query), indent=2, allow_nan=False, ensure_ascii=False))
+        return
+    with console.status("accounting"):
+        table = privacy_table(rows(query))
+    console.print(table)
+    for line in notes(query):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
     """The configuration file, if any, and the assignments."""
     file = Path(arguments[0]) if arguments and "=" not in arguments[0] else None

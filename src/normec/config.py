@@ -98,10 +98,7 @@ class RunConfig:
 
 def resolve(file: Path | None, assignments: Iterable[str]) -> RunConfig:
     """The configuration of a TOML file (or the built-in demo) changed by `key=value` arguments; later ones win."""
-    changes: Tree = {}
-    for assignment in assignments:
-        changes = _overlay(changes, parse_assignment(assignment))
-    return RunConfig.from_tree(merge(read_toml(file) if file else {}, changes))
+    return RunConfig.from_tree(merge(read_toml(file) if file else {}, parse_assignments(assignments)))
 
 
 def read_toml(path: Path) -> Tree:
@@ -114,6 +111,14 @@ def read_toml(path: Path) -> Tree:
         raise BadInput(str(path), f" cannot be read ({error.strerror}). Give a readable TOML file.") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(str(path), f" is not valid TOML: {error}.") from None
+
+
+def parse_assignments(texts: Iterable[str]) -> Tree:
+    """Several `key=value` as one tree, from left to right."""
+    tree: Tree = {}
+    for text in texts:
+        tree = _overlay(tree, parse_assignment(text))
+    return tree
 
 
 def parse_assignment(text: str) -> Tree:
@@ -151,7 +156,8 @@ def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
     if section == "privacy":
         void |= {"epsilon"} if "noise_multiplier" in changes else set()
         void |= {"noise_multiplier"} if "epsilon" in changes else set()
-        void |= {"epsilon", "noise_multiplier", "delta"} if changes.get("trust") == "none" else set()
+        void |= {"epsilon", "noise_multiplier", "delta", "stop_at"} if changes.get("trust") == "none" else set()
+        void |= {"min_honest", "colluders"} if changes.get("trust", "secagg") != "secagg" else set()
     if section == "participation" and changes.get("scheme") == "full":
         void |= {"rate"}
     if section == "data" and "partition" in changes:

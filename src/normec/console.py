@@ -43,7 +43,7 @@ class ConsoleObserver:
     def started(self, plan: Plan) -> None:
         for line in opening_lines(plan):
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        self._rounds = plan.experiment.schedule.rounds
+        self._rounds = plan.mechanism.rounds
         if self.console.is_terminal:  # ended by round() at the last round, or by leaving the context
             self._task = self._progress.add_task("round", total=self._rounds, status="")
             self._progress.start()
@@ -66,11 +66,14 @@ def opening_lines(plan: Plan) -> list[str]:
     ]
     if mechanism.private:
         ratio = mechanism.noise_to_bound(plan.model.d)
+        where = "on the sum" if mechanism.trust == "central" else "of each participant"
         lines.append(
-            f"noise: standard deviation {mechanism.noise_std:.4g} on the sum (noise multiplier {mechanism.noise_multiplier:.4g}); "
+            f"noise: standard deviation {mechanism.noise_std:.4g} {where} (noise multiplier {mechanism.noise_multiplier:.4g}); "
             f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"
         )
     lines += plan.federation.notes
+    if mechanism.rounds < chosen.schedule.rounds:
+        lines.append(f"stops after round {mechanism.rounds} of {chosen.schedule.rounds}: the next would exceed stop_at")
     if plan.delta is not None and plan.delta >= 1 / mechanism.clients:
         lines.append(f"warning: delta={plan.delta:g} is not below 1/clients={1 / mechanism.clients:g}: one client may be exposed outright")
     return lines
@@ -100,6 +103,7 @@ def result_table(run: Run) -> Table:
         "test loss": _number(s["test_loss"], ".4f"),
         "training loss": _number(s["train_loss"], ".4f"),
         "(ε, δ)": promise,
+        **({"(ε, δ) realised": f"({upper(s['epsilon_realised_max'])}, {s['delta']:g})"} if s["epsilon_realised_max"] is not None else {}),
         "unit": s["unit"],
         "adjacency": s["adjacency"] or "–",
         "trust": s["trust"],
@@ -111,6 +115,21 @@ def result_table(run: Run) -> Table:
         "folder": str(run.folder) if run.folder else "–",
     }.items():
         table.add_row(name, Text(value))
+    return table
+
+
+def privacy_table(rows: list[dict[str, Any]]) -> Table:
+    """The trust models of one setting, side by side."""
+    table = Table(title="Privacy", title_justify="left")
+    for name in ("trust", "sampling", "noise multiplier", "ε", "accountant"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
+        sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
+        bound = "∞: not private" if row["epsilon"] is None else upper(row["epsilon"])
+        if row["epsilon_by_group_privacy"]:
+            bound += f" ({upper(row['epsilon_by_group_privacy'])} without relying on substitution under sampling)"
+        table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])
     return table
 
 

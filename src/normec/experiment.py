@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch.nn import functional
 
 from normec.algorithms import Algorithm
@@ -17,13 +16,11 @@ from normec.local import LocalMethod
 from normec.memory import check_fits, memory_bytes
 from normec.models import Factory, FlatModel, Loss, build
 from normec.participation import Participation
-from normec.privacy import Mechanism, Privacy, SpentSoFar, calibrate
-from normec.settings import Seed, Settings
+from normec.privacy import Mechanism, Privacy, SpentSoFar, affordable_rounds, calibrate
+from normec.settings import Rounds, Seed, Settings
 from normec.streams import Streams
 
 PROBE_SAMPLES = 8
-
-Rounds = Annotated[int, Field(ge=1, le=10**6, description="a whole number from 1 to 1000000")]
 
 
 class Schedule(Settings):
@@ -119,15 +116,24 @@ def _mechanism(experiment: Experiment) -> tuple[Mechanism, float | None]:
         participation=experiment.participation,
         clients=clients,
         rounds=experiment.schedule.rounds,
+        min_honest=privacy.min_honest or 1,
+        colluders=privacy.colluders,
     )
     if mechanism.expected <= 0:
         raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
     if privacy.trust == "none":
         return mechanism, None
     delta = privacy.delta_for(clients)
-    if privacy.epsilon is None:
-        return mechanism, delta
-    return replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta)), delta
+    if mechanism.gives_up(clients):
+        problem = f"={privacy.min_honest} with {privacy.colluders} colluders gives up every round of {clients} clients. Lower it."
+        raise BadInput("privacy.min_honest", problem)
+    if privacy.epsilon is not None:
+        mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
+    if privacy.stop_at is not None:
+        mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
+        if not mechanism.rounds:
+            raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
+    return mechanism, delta
 
 
 def _check_types(experiment: Experiment) -> None:

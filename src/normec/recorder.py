@@ -23,7 +23,7 @@ BYTES_OF_A_NUMBER = 4
 """Vectors travel as float32, whatever the simulation computes in."""
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
-COUNTS = ("rounds_done", "transmissions", "computations", "seconds")
+COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
 """The numbers of a state that a checkpoint holds beside its vectors."""
 
 
@@ -41,13 +41,17 @@ class Observer(Protocol):
 class State:
     """Where a run stands between two rounds: all that a checkpoint holds.
 
-    transmissions: messages from clients so far. computations: local computations so far, one download each.
+    exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise (`Mechanism.exposure`).
+    given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
+    far, one download each.
     """
 
     x: Tensor
     server: Slots
     memory: DenseMemory
+    exposure: Tensor
     rounds_done: int = 0
+    given_up: int = 0
     transmissions: int = 0
     computations: int = 0
     seconds: float = 0.0
@@ -78,6 +82,7 @@ class Recorder:
         tensors, counts = found
         state.x = tensors["x"].to(state.x.device)
         state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
+        state.exposure = tensors["exposure"]
         for slot, rows in zip(state.memory.names, state.memory.rows, strict=True):
             rows.copy_(tensors[f"memory.{slot}"])
         for name in COUNTS:
@@ -92,7 +97,7 @@ class Recorder:
         if not self.metrics:
             self._write(state, None)
 
-    def round(self, state: State, statistics: ClientStatistics) -> None:
+    def round(self, state: State, statistics: ClientStatistics | None) -> None:
         """After each round.
 
         Raises:
@@ -112,7 +117,7 @@ class Recorder:
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
         module = self.plan.model.load(state.x)
-        summary = summarize(self.plan, self.metrics[-1], self._description)
+        summary = summarize(self.plan, self.metrics[-1], self._description, state.given_up, float(state.exposure.max()))
         if self.folder:
             self.folder.save_model(module)
             self.folder.save_summary(summary)
@@ -124,13 +129,13 @@ class Recorder:
 
     def _tensors(self, state: State) -> dict[str, Tensor]:
         """The vectors of a state under the names that a checkpoint gives them."""
-        tensors = {"x": state.x}
+        tensors = {"x": state.x, "exposure": state.exposure}
         tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
         tensors |= {f"memory.{slot}": rows for slot, rows in zip(state.memory.names, state.memory.rows, strict=True)}
         return tensors
 
     def _last(self, state: State) -> bool:
-        return state.rounds_done == self.plan.experiment.schedule.rounds
+        return state.rounds_done == self.plan.mechanism.rounds
 
     def _write(self, state: State, statistics: ClientStatistics | None) -> None:
         state.seconds = time.perf_counter() - self._clock

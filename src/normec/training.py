@@ -78,7 +78,7 @@ def train(
 def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
     """Runs a plan: Algorithm 1, and what is written down about it."""
     chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
-    algorithm, rounds = chosen.algorithm, chosen.schedule.rounds
+    algorithm, rounds = chosen.algorithm, mechanism.rounds
     recorder = Recorder(plan, folder, observer)
     state = _start(plan)
     with (
@@ -103,12 +103,16 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
 
         for k in range(state.rounds_done, rounds):
             cohort = chosen.participation.cohort(mechanism.clients, k, streams)
-            total, statistics = clients.round(state.x, cohort, k)
-            mean = mechanism.release(total, streams, k).to(state.x.dtype)
-            state.x, state.server = algorithm.server(state.x, state.server, mean, mechanism.rate)
+            participants, statistics = int(cohort.sum()), None
+            if not mechanism.gives_up(participants):
+                total, statistics = clients.round(state.x, cohort, k)
+                mean = mechanism.release(total, participants, streams, k).to(state.x.dtype)
+                state.x, state.server = algorithm.server(state.x, state.server, mean, mechanism.rate)
+                state.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
 
             state.rounds_done = k + 1
-            state.transmissions += int(cohort.sum())
+            state.given_up += statistics is None
+            state.transmissions += participants
             state.computations += len(clients.computing(cohort))
             recorder.round(state, statistics)
             if interrupted() and state.rounds_done < rounds:
@@ -124,4 +128,5 @@ def _start(plan: Plan) -> State:
     """The model as its factory made it; memories and server vectors at zero."""
     algorithm, x = plan.experiment.algorithm, plan.model.vector.clone()
     memory = DenseMemory(algorithm.client_slots, plan.mechanism.clients, like=x)
-    return State(x, tuple(torch.zeros_like(x) for _ in algorithm.server_slots), memory)
+    exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64)
+    return State(x, tuple(torch.zeros_like(x) for _ in algorithm.server_slots), memory, exposure)

@@ -1,7 +1,20 @@
 """Privacy: what is promised, the mechanism that keeps the promise, and its accounting."""
 
-from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon
-from normec.privacy.calibration import calibrate
-from normec.privacy.mechanism import Adjacency, Mechanism, Privacy, Trust
+from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon, realised
+from normec.privacy.calibration import affordable_rounds, calibrate
+from normec.privacy.mechanism import PER_CLIENT, Adjacency, Mechanism, Privacy, Trust
 
-__all__ = ["Adjacency", "Mechanism", "Privacy", "Spent", "SpentSoFar", "Trust", "by_group_privacy", "calibrate", "epsilon"]
+__all__ = [
+    "PER_CLIENT",
+    "Adjacency",
+    "Mechanism",
+    "Privacy",
+    "Spent",
+    "SpentSoFar",
+    "Trust",
+    "affordable_rounds",
+    "by_group_privacy",
+    "calibrate",
+    "epsilon",
+    "realised",
+]

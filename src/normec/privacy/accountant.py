@@ -6,6 +6,9 @@
 | poisson | PLD, RDP | PLD |
 | fixed | no accountant: the bound without amplification | RDP |
 
+Under trust secagg and local the adversary knows who takes part: no amplification, but a client spends only in its own
+rounds, and the claim is the expectation over how many those are.
+
 The bound without amplification (a client in every round) holds for every sampling and enters each minimum.
 `noise_multiplier` is σ/C everywhere; the adjacency doubles the distance exactly once, here. dp-accounting's PLD doubles it
 for REPLACE_ONE by itself, its RDP and its closed form do not.
@@ -23,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from normec.privacy.mechanism import Mechanism
+from normec.privacy.mechanism import PER_CLIENT, Mechanism
 
 UNAMPLIFIED = "gaussian without amplification"
+OVER_PARTICIPATIONS = "gaussian over participations"
 FINE_PLD_NOISE, SMALLEST_PLD_NOISE = 0.3, 0.01
 """Noise multipliers below which the grid of losses, whose range grows like 1/z², coarsens; and below which PLD is left out."""
 SMALLEST_PLD_DELTA = 1e-14
@@ -53,6 +57,8 @@ def epsilon(mechanism: Mechanism, delta: float) -> Spent:
         return NOTHING
     if mechanism.rounds == 0:
         return Spent(0.0, "none")
+    if mechanism.trust in PER_CLIENT:
+        return over_participations(mechanism, delta)
     return min(unamplified(mechanism, delta), rdp(mechanism, delta), pld(mechanism, delta), key=lambda s: s.epsilon)
 
 
@@ -76,12 +82,56 @@ class SpentSoFar:
         if rounds == self.mechanism.rounds or not self.mechanism.private:
             return self.planned.epsilon
         part = replace(self.mechanism, rounds=rounds)
+        if part.trust in PER_CLIENT:
+            return over_participations(part, self.delta).epsilon
         bounds = [self.planned, unamplified(part, self.delta)]
         if self.planned.accountant == "PLD":
             bounds.append(pld(part, self.delta, self._grid))
         if self.planned.accountant == "RDP":
             bounds.append(rdp(part, self.delta))
         return min(bound.epsilon for bound in bounds)
+
+
+def over_participations(mechanism: Mechanism, delta: float) -> Spent:
+    """ε before sampling where each participant adds noise: δ(ε) = E_{n ~ Bin(K, p)} δ_Gauss(ε; distance √n / (z √h))."""
+    import scipy.optimize
+    from scipy.stats import binom
+
+    counts = np.unique(binom.ppf([1e-20, 1 - 1e-16], mechanism.rounds, mechanism.rate).clip(0, mechanism.rounds))
+    rounds = np.arange(max(counts[0], 1), counts[-1] + 1)
+    weights = binom.pmf(rounds, mechanism.rounds, mechanism.rate)
+    beyond = float(binom.sf(counts[-1], mechanism.rounds, mechanism.rate))
+    mu = mechanism.distance * np.sqrt(rounds / mechanism.honest) / mechanism.noise_multiplier
+
+    def excess(epsilon: float) -> float:
+        return float(weights @ gaussian_delta(epsilon, mu)) + beyond - delta
+
+    if excess(0.0) <= 0:
+        return Spent(0.0, OVER_PARTICIPATIONS)
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    root = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-10, rtol=1e-12))
+    return Spent(root * (1 + 1e-9), OVER_PARTICIPATIONS)
+
+
+def realised(mechanism: Mechanism, delta: float, largest_exposure: float) -> Spent:
+    """ε of the client that took part most, given Σ 1/h_k over its rounds, where each participant adds noise."""
+    import dp_accounting
+
+    if largest_exposure == 0:
+        return Spent(0.0, "gaussian closed form")
+    noise = mechanism.noise_multiplier / (mechanism.distance * math.sqrt(largest_exposure))
+    with _quiet():
+        return Spent(float(dp_accounting.get_epsilon_gaussian(noise, delta)), "gaussian closed form")
+
+
+def gaussian_delta(epsilon: float, mu: np.ndarray) -> np.ndarray:
+    """δ_Gauss(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), for an array of μ > 0."""
+    from scipy.special import log_ndtr, ndtr
+
+    delta: np.ndarray = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2))
+    return delta.clip(0.0)
 
 
 def by_group_privacy(mechanism: Mechanism, delta: float) -> Spent:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from normec.errors import BadInput
 from normec.privacy.accountant import epsilon, pld, pld_grid, rdp, unamplified
-from normec.privacy.mechanism import Mechanism
+from normec.privacy.mechanism import PER_CLIENT, Mechanism
 
 GUIDE_ORDERS = (*range(2, 65), 96, 128, 192, 256, 384, 512, 1024)
 """Rényi orders of the first guess: the fractional ones are slow and move it little."""
@@ -31,15 +32,28 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
 
     def claim(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
-        tight = pld(trial, delta, grid).epsilon
-        return (tight if tight < float("inf") else epsilon(trial, delta).epsilon) - target
+        tight = pld(trial, delta, grid).epsilon if trial.trust == "central" else math.inf
+        return (tight if tight < math.inf else epsilon(trial, delta).epsilon) - target
 
-    noise = _root(guess, 1.0, 2.0)
-    if mechanism.sampling == "poisson":
-        noise = _root(claim, 0.75 * noise, 1.02 * noise)
+    if mechanism.trust in PER_CLIENT:
+        noise = _root(claim, 1.0, 2.0)
+    else:
+        noise = _root(guess, 1.0, 2.0)
+        if mechanism.sampling != "full":
+            noise = _root(claim, 0.75 * noise, 1.02 * noise)
     while epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon > target:
         noise *= 1 + 1e-5
     return noise
+
+
+def affordable_rounds(mechanism: Mechanism, limit: float, delta: float) -> int:
+    """How many of a mechanism's rounds spend at most `limit`; ε grows with the rounds, so this is a bisection."""
+    low, high = 0, mechanism.rounds
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = epsilon(replace(mechanism, rounds=middle), delta).epsilon <= limit
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:

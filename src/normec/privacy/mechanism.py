@@ -15,30 +15,31 @@ from torch import Tensor
 from normec.errors import BadInput
 from normec.noise import seeded_gaussian
 from normec.participation import Full, Participation
-from normec.settings import OpenUnit, Settings
+from normec.settings import Count, OpenUnit, Settings
 from normec.streams import Streams
 
 Epsilon = Annotated[float, Field(ge=1e-9, le=1e4, description="a number > 0, from 1e-9 to 10000")]
 NoiseMultiplier = Annotated[float, Field(ge=0, le=1e9, description="a number >= 0, up to 1e9")]
+Colluders = Annotated[int, Field(ge=0, le=10**12, description="a whole number >= 0")]
 SMALLEST_NOISE = 1e-6
 """A smaller noise multiplier is added like any other, and counts as none."""
 
-Trust = Literal["central", "none"]
+Trust = Literal["central", "secagg", "local", "none"]
 Adjacency = Literal["zero-out", "replace-one"]
 
-LATER = {
-    "trust": {"local": "use central or none", "secagg": "use central or none"},
-    "noise": {"secure": "use seeded, for simulation"},
-}
-"""Choices of the interface that this version refuses by name."""
+PER_CLIENT: tuple[Trust, ...] = ("secagg", "local")
+"""Where each participant adds noise, and the adversary knows who takes part."""
 
 
 class Privacy(Settings):
     """What is promised: the `[privacy]` section.
 
-    trust: who adds noise. "central": a trusted server, once on the sum of the messages. "none": nobody, ε = ∞.
-    epsilon: ε of the whole run, or noise_multiplier: σ/C, the standard deviation of the noise on the sum over the norm
-    bound of one message. delta: δ, by default min(1e-5, M^(−1.1)).
+    trust: who adds noise. "central": a trusted server, once on the sum of the messages. "secagg": each participant, and a
+    secure sum hides all but the total. "local": each participant, and every message is seen. "none": nobody, ε = ∞.
+    epsilon: ε of the whole run, or noise_multiplier: σ/C, the standard deviation of the noise (on the sum under "central",
+    of each participant under "secagg" and "local") over the norm bound of one message.
+    delta: δ, by default min(1e-5, M^(−1.1)). stop_at: an ε at which the run ends before the round that would exceed it.
+    min_honest, colluders: of "secagg"; a round is given up before its sum is opened where survivors − colluders < min_honest.
     adjacency: neighbouring runs differ by one client's message set to zero ("zero-out"), or replaced ("replace-one").
     """
 
@@ -48,17 +49,23 @@ class Privacy(Settings):
     delta: OpenUnit | None = None
     adjacency: Adjacency = "zero-out"
     noise: Literal["seeded"] = "seeded"
+    stop_at: Epsilon | None = None
+    min_honest: Count | None = None
+    colluders: Colluders = 0
 
     def __init__(self, /, **values: object) -> None:
-        for key, choices in LATER.items():
-            value = values.get(key)
-            if isinstance(value, str) and value in choices:
-                raise BadInput(key, f"={value!r} is not available in this version: {choices[value]}.")
+        if values.get("noise") == "secure":
+            raise BadInput("noise", "='secure' is not available in this version. Use seeded, for simulation.")
         super().__init__(**values)
+        if self.trust == "secagg" and self.min_honest is None:
+            raise BadInput("min_honest", " is missing: with trust='secagg' a client hides among the honest. Say how many at least.")
+        if self.trust != "secagg" and (self.min_honest is not None or self.colluders):
+            key = "colluders" if self.min_honest is None else "min_honest"
+            raise BadInput(key, f"={getattr(self, key)} acts only with trust='secagg'. Remove it, or change trust.")
         given = [key for key in ("epsilon", "noise_multiplier") if getattr(self, key) is not None]
-        if self.trust == "none" and (given or self.delta is not None):
-            key = (given or ["delta"])[0]
-            raise BadInput(key, f"={getattr(self, key)} has no meaning with trust='none'. Remove it, or use trust='central'.")
+        moot = [*given, *(key for key in ("delta", "stop_at") if getattr(self, key) is not None)]
+        if self.trust == "none" and moot:
+            raise BadInput(moot[0], f"={getattr(self, moot[0])} has no meaning with trust='none'. Remove it, or change trust.")
         if self.trust != "none" and len(given) != 1:
             problem = "Give epsilon or noise_multiplier." if not given else "Give only one of epsilon and noise_multiplier."
             raise BadInput("epsilon", f"={self.epsilon}, noise_multiplier={self.noise_multiplier}: {problem}")
@@ -72,7 +79,8 @@ class Privacy(Settings):
 class Mechanism:
     """K releases of the sum of bounded messages, of the cohort that `participation` samples, plus Gaussian noise.
 
-    bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise. clients: M. rounds: K.
+    bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise: of the noise on the sum under trust
+    "central", of each participant's under "secagg" and "local". clients: M. rounds: K. min_honest, colluders: of "secagg".
     """
 
     trust: Trust
@@ -82,6 +90,8 @@ class Mechanism:
     participation: Participation
     clients: int
     rounds: int
+    min_honest: int = 1
+    colluders: int = 0
 
     @property
     def distance(self) -> float:
@@ -95,7 +105,7 @@ class Mechanism:
 
     @property
     def noise_std(self) -> float:
-        """σ: the standard deviation of each coordinate of the noise on the sum."""
+        """σ: the standard deviation of each coordinate of one draw: on the sum, or of each participant."""
         return self.noise_multiplier * self.bound if self.noise_multiplier else 0.0
 
     @property
@@ -117,15 +127,34 @@ class Mechanism:
     def private(self) -> bool:
         return self.trust != "none" and self.noise_multiplier >= SMALLEST_NOISE
 
-    def release(self, total: Tensor, streams: Streams, k: int) -> Tensor:
+    @property
+    def honest(self) -> int:
+        """h: how many participants' noises protect a client in a release of which the adversary knows the participants."""
+        return self.min_honest if self.trust == "secagg" else 1
+
+    def gives_up(self, participants: int) -> bool:
+        """Whether a round with so many survivors ends before its sum is opened."""
+        return self.trust == "secagg" and participants - self.colluders < self.min_honest
+
+    def exposure(self, participants: int) -> float:
+        """1 / h_k: what a participant of this round adds to (μ_i z / distance)², where participants add the noise."""
+        return 1.0 / (participants - self.colluders if self.trust == "secagg" else 1)
+
+    def std_of_sum(self, participants: int) -> float:
+        """The standard deviation of each coordinate of the noise on the sum of a round: σ, or σ √n of n participants."""
+        return self.noise_std * (math.sqrt(participants) if self.trust in PER_CLIENT else 1.0)
+
+    def release(self, total: Tensor, participants: int, streams: Streams, k: int) -> Tensor:
         """The released mean (d,) of round k from the sum of messages (d,) in float64: (sum + noise) / (pM).
 
-        The one place where noise is added, and the one place where a sum becomes a mean.
+        The one place where noise is added, and the one place where a sum becomes a mean. The noises of n participants are
+        drawn at once, as one of √n times the standard deviation.
         """
-        if self.noise_std > 0:
-            total = total + seeded_gaussian(tuple(total.shape), self.noise_std, streams, k, total.device)
+        std = self.std_of_sum(participants)
+        if std > 0:
+            total = total + seeded_gaussian(tuple(total.shape), std, streams, k, total.device)
         return total / self.expected
 
     def noise_to_bound(self, d: int) -> float:
-        """The expected norm of the noise on the mean, z C √d / (pM), over the norm bound C of the mean's messages."""
-        return self.noise_multiplier * math.sqrt(d) / self.expected
+        """The expected norm of the noise on the mean, std √d / (pM), over the norm bound C of the mean's messages."""
+        return self.std_of_sum(round(self.expected)) * math.sqrt(d) / (self.expected * self.bound)

@@ -1,0 +1,116 @@
+"""Noise ↔ ε for one setting under every trust model: what `normec privacy` prints."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+from normec.errors import BadInput
+from normec.participation import Full, Participation, participation_from_table
+from normec.privacy.accountant import by_group_privacy, epsilon
+from normec.privacy.calibration import calibrate
+from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust
+from normec.settings import Count, OpenUnit, Probability, Rounds, Settings
+
+TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")
+
+
+class Query(Settings):
+    """The arguments of `normec privacy`. Give one of epsilon and noise_multiplier, or epsilon and noise = "paper".
+
+    clients: M. rate: p. rounds: K. trust: the model to show first. min_honest: of secagg, by default pM.
+    noise = "paper": the paper's formula z = p √(K ln(1/δ)) / ε for this ε, to see what it really gives.
+    """
+
+    trust: Trust = "central"
+    epsilon: Epsilon | None = None
+    noise_multiplier: NoiseMultiplier | None = None
+    noise: Literal["calibrated", "paper"] = "calibrated"
+    clients: Count = 100
+    scheme: Literal["poisson", "fixed", "full"] = "poisson"
+    rate: Probability | None = None
+    rounds: Rounds = 60
+    delta: OpenUnit | None = None
+    adjacency: Adjacency = "zero-out"
+    min_honest: Count | None = None
+    colluders: Colluders = 0
+
+    def __init__(self, /, **values: object) -> None:
+        super().__init__(**values)
+        if self.epsilon is not None and self.noise_multiplier is not None:
+            raise BadInput("epsilon", f"={self.epsilon} and noise_multiplier={self.noise_multiplier}: give only one.")
+        if self.noise == "paper" and self.epsilon is None:
+            raise BadInput("epsilon", " is missing: noise='paper' is a formula in it. Give epsilon.")
+
+    @property
+    def chosen_delta(self) -> float:
+        """δ: the given one, or min(1e-5, M^(−1.1))."""
+        return self.delta if self.delta is not None else min(1e-5, self.clients**-1.1)
+
+    @property
+    def participation(self) -> Participation:
+        rate = {} if self.rate is None else {"rate": self.rate}
+        return participation_from_table({"scheme": self.scheme, **rate})
+
+    def mechanism(self, trust: Trust) -> Mechanism:
+        """The mechanism of this setting under a trust model, with the noise given or the paper's, else none yet."""
+        participation = self.participation
+        expected = participation.expected(self.clients)
+        rate = expected / self.clients
+        noise = self.noise_multiplier or 0.0
+        if self.noise == "paper":
+            noise = rate * math.sqrt(self.rounds * math.log(1 / self.chosen_delta)) / (self.epsilon or math.inf)
+        honest = self.min_honest or max(1, round(expected) - self.colluders)
+        return Mechanism(trust, self.adjacency, 1.0, noise, participation, self.clients, self.rounds, honest, self.colluders)
+
+
+def rows(query: Query) -> list[dict[str, Any]]:
+    """One row a trust model, the asked one first; ε is null where it is infinite.
+
+    Raises:
+        BadInput: for an ε that no noise reaches.
+    """
+    order = sorted(TRUSTS, key=lambda trust: trust != query.trust)
+    return [_row(query, trust) for trust in order]
+
+
+def _row(query: Query, trust: Trust) -> dict[str, Any]:
+    mechanism, delta = query.mechanism(trust), query.chosen_delta
+    if trust == "none":
+        mechanism = replace(mechanism, noise_multiplier=0.0)
+    elif query.noise_multiplier is None and query.noise == "calibrated":
+        target = 8.0 if query.epsilon is None else query.epsilon
+        mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, target, delta))
+    spent = epsilon(mechanism, delta)
+    subtle = trust == "central" and mechanism.private and query.adjacency == "replace-one" and mechanism.sampling == "poisson"
+    return {
+        "trust": trust,
+        "adjacency": mechanism.adjacency,
+        "sampling": mechanism.sampling,
+        "rate": mechanism.rate,
+        "clients": mechanism.clients,
+        "rounds": mechanism.rounds,
+        "delta": delta,
+        "epsilon": spent.epsilon if math.isfinite(spent.epsilon) else None,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "accountant": spent.accountant,
+        "min_honest": mechanism.honest if trust == "secagg" else None,
+        "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if subtle else None,
+    }
+
+
+def notes(query: Query) -> list[str]:
+    """What a reader of the table must know: units, warnings, the limits of the paper's formula."""
+    lines = [
+        f"unit: client; δ = {query.chosen_delta!r}; {query.adjacency} adjacency; {query.rounds} rounds of {query.clients} clients",
+        "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)",
+    ]
+    if query.chosen_delta >= 1 / query.clients:
+        lines.append(f"warning: δ is not below 1/clients = {1 / query.clients:g}: one client may be exposed outright")
+    if query.noise == "paper":
+        limits = "the theorem that it cites (Abadi et al. 2016) needs p < 1/(16 z)"
+        lines.append(f"noise = p √(K ln(1/δ)) / ε claims ε = {query.epsilon:g}; the table shows what it gives: {limits}")
+    if isinstance(query.participation, Full) or query.rate == 1:
+        lines.append("every client in every round: no amplification")
+    return lines

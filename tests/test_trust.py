@@ -1,0 +1,190 @@
+"""Trust models: who adds noise, what is claimed for it, and `normec privacy`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import dp_accounting
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+import normec
+from conftest import Outcome, checkpoint_of, quadratic, x_of
+from normec.participation import Fixed, Full, Participation, Poisson
+from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, realised
+from normec.privacy.accountant import gaussian_delta
+from normec.streams import Streams
+
+Command = Callable[..., Outcome]
+
+
+def mechanism(
+    trust: Any, noise: float, participation: Participation, rounds: int, honest: int = 1, adjacency: Any = "zero-out"
+) -> Mechanism:
+    return Mechanism(trust, adjacency, 1.0, noise, participation, 20, rounds, honest)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "local", "secagg", "central"),
+    [(1.0, 7.346, 12.27, 2.12, 12.27), (0.5, 3.673, 19.4, 4.70, 12.58), (0.25, 1.837, 32.2, 11.1, 13.70)],
+)
+def test_what_the_papers_noise_really_buys(rate: float, noise: float, local: float, secagg: float, central: float) -> None:
+    """σ = p √(K ln(1/δ)) / ε at K = 300, M = 20, δ = 1e-5, "ε = 8", to the digits of the published table (rounded up)."""
+    exact = rate * math.sqrt(300 * math.log(1e5)) / 8
+    assert exact == pytest.approx(noise, abs=5e-4)
+    honest = round(20 * rate)
+    got = [epsilon(mechanism(trust, exact, Poisson(rate), 300, honest), 1e-5).epsilon for trust in ("local", "secagg", "central")]
+    assert got[0] == pytest.approx(local, abs=0.04)
+    assert got[1] == pytest.approx(secagg, abs=0.07 if secagg > 10 else 0.006)
+    assert got[2] == pytest.approx(central, abs=0.006)
+
+
+@pytest.mark.parametrize(("rate", "right"), [(1.0, 10.40), (0.5, 7.42), (0.25, 5.33)])
+def test_right_noise_for_epsilon_8_local(rate: float, right: float) -> None:
+    plan = mechanism("local", 0.0, Poisson(rate), 300)
+    noise = calibrate(plan, 8.0, 1e-5)
+    assert noise == pytest.approx(right, abs=6e-3)
+    assert 8 - 1e-3 <= epsilon(replace(plan, noise_multiplier=noise), 1e-5).epsilon <= 8
+
+
+@pytest.mark.parametrize("participation", [Poisson(0.3), Fixed(0.3)])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_local_is_the_expectation_over_participations(participation: Participation, adjacency: str) -> None:
+    """δ(ε) as the explicit sum over n ~ Bin(K, p), each term from dp-accounting's Gaussian."""
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+
+    spent = epsilon(mechanism("local", 3.0, participation, 40, adjacency=adjacency), 1e-5).epsilon
+    distance = 2.0 if adjacency == "replace-one" else 1.0
+    total = sum(
+        binom.pmf(n, 40, 0.3) * GaussianPrivacyLoss(3.0, sensitivity=distance * math.sqrt(n)).get_delta_for_epsilon(spent)
+        for n in range(1, 41)
+    )
+    assert total == pytest.approx(1e-5, rel=1e-6)
+
+
+def test_gaussian_delta_is_dp_accountings() -> None:
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+
+    mu = np.array([0.01, 0.5, 3.0, 20.0])
+    for eps in (0.0, 0.3, 5.0, 150.0):
+        right = [GaussianPrivacyLoss(1.0, sensitivity=m).get_delta_for_epsilon(eps) for m in mu]
+        np.testing.assert_allclose(gaussian_delta(eps, mu), right, rtol=1e-9, atol=1e-300)
+
+
+def test_full_participation_agrees_with_the_closed_form() -> None:
+    local = epsilon(mechanism("local", 5.0, Full(), 30), 1e-5).epsilon
+    assert local == pytest.approx(dp_accounting.get_epsilon_gaussian(5.0 / math.sqrt(30), 1e-5), rel=1e-8)
+    assert epsilon(mechanism("secagg", 5.0, Full(), 30, honest=4), 1e-5).epsilon == pytest.approx(
+        dp_accounting.get_epsilon_gaussian(10.0 / math.sqrt(30), 1e-5), rel=1e-8
+    )
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_monotone_without_amplification(trust: str) -> None:
+    def spent(noise: float = 2.0, rate: float = 0.3, rounds: int = 50, honest: int = 2) -> float:
+        return epsilon(mechanism(trust, noise, Poisson(rate), rounds, honest), 1e-5).epsilon
+
+    assert all(a > b for a, b in itertools.pairwise(spent(noise=noise) for noise in (0.5, 1.0, 2.0, 8.0)))
+    assert all(a < b for a, b in itertools.pairwise(spent(rounds=rounds) for rounds in (1, 5, 50, 500)))
+    assert all(a < b for a, b in itertools.pairwise(spent(rate=rate) for rate in (0.01, 0.1, 0.5, 1.0)))
+    assert spent(rate=0.3) > epsilon(mechanism("central", 2.0, Poisson(0.3), 50), 1e-5).epsilon or trust == "secagg"
+    plan = mechanism(trust, 2.0, Poisson(0.3), 50, 2)
+    so_far = SpentSoFar(plan, 1e-5)
+    assert so_far.after(20) == spent(rounds=20) and so_far.after(50) == spent()
+
+
+def test_noise_of_many_participants_is_that_of_the_server_at_the_root_of_their_number() -> None:
+    """n participants with σ each give the mean the same variance as one server with σ √n; never both."""
+    zero = torch.zeros(20_000, dtype=torch.float64)
+    local = mechanism("local", 2.0, Poisson(0.5), 5)
+    for participants in (1, 4, 9):
+        released = local.release(zero, participants, Streams(0), 0)
+        assert released.std().item() == pytest.approx(2.0 * math.sqrt(participants) / 10, rel=0.03)
+    assert local.release(zero, 0, Streams(0), 0).abs().max() == 0  # nobody transmits, nobody adds noise
+
+
+def test_secagg_gives_up_small_rounds_and_moves_nothing(tmp_path: Any) -> None:
+    """Cohorts of 2 of 6 with min_honest = 3 never open their sum: model and memories stay, transmissions count."""
+    centres = list(np.random.default_rng(0).normal(size=(6, 3)))
+    privacy = normec.Privacy(trust="secagg", noise_multiplier=1.0, min_honest=3)
+    run = quadratic(centres, algorithm=normec.FedNormEC(), participation=normec.Fixed(1 / 3), privacy=privacy, rounds=4, out=tmp_path / "a")
+    assert x_of(run).tolist() == [0.0] * 3
+    assert np.abs(checkpoint_of(run)["memory.v"]).max() == 0
+    assert run.summary["given_up_rounds"] == 4 and run.summary["transmissions"] == 8
+    assert run.summary["epsilon_realised_max"] == 0
+    bigger = quadratic(centres, algorithm=normec.FedNormEC(), participation=normec.Fixed(0.5), privacy=privacy, rounds=4)
+    assert np.abs(x_of(bigger)).min() > 0 and bigger.summary["given_up_rounds"] == 0
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_the_busiest_client_is_reported(trust: str) -> None:
+    """Σ 1/h_k over each client's own rounds, recomputed from the cohorts."""
+    honest, colluders = (2, 1) if trust == "secagg" else (None, 0)
+    privacy = normec.Privacy(trust=trust, noise_multiplier=4.0, min_honest=honest, colluders=colluders)  # type: ignore[arg-type]
+    run = quadratic([[1.0]] * 8, algorithm=normec.FedNormEC(), participation=normec.Poisson(0.5), privacy=privacy, rounds=30, seed=3)
+    exposure = np.zeros(8)
+    for k in range(30):
+        cohort = Poisson(0.5).cohort(8, k, Streams(3))
+        if trust == "local":
+            exposure[cohort] += 1
+        elif cohort.sum() - 1 >= 2:
+            exposure[cohort] += 1 / (cohort.sum() - 1)
+    right = dp_accounting.get_epsilon_gaussian(4.0 / math.sqrt(exposure.max()), 1e-5)
+    assert run.summary["epsilon_realised_max"] == pytest.approx(right)
+    assert realised(mechanism("local", 4.0, Full(), 1), 1e-5, 0.0).epsilon == 0
+    assert "realised by the busiest client" in run.summary["claim"]
+
+
+def test_a_run_stops_before_the_round_that_would_exceed_its_limit(command: Command) -> None:
+    done = command("train", "rounds=30", "privacy.stop_at=4.0", "--out", "run")
+    assert done.code == 0, done.err
+    with open("run/metrics.jsonl") as lines:
+        rows = [json.loads(line) for line in lines]
+    with open("run/summary.json") as file:
+        summary = json.load(file)
+    stopped = rows[-1]["round"]
+    assert 0 < stopped < 30 and f"stops after round {stopped} of 30" in done.out
+    assert summary["epsilon"] <= 4.0 and rows[-1]["epsilon"] == summary["epsilon"] and f"{stopped} rounds" in summary["claim"]
+    plan = Mechanism("central", "zero-out", 1.0, summary["noise_multiplier"], Poisson(0.5), 100, stopped + 1)
+    assert epsilon(plan, 1e-5).epsilon > 4.0
+    assert affordable_rounds(replace(plan, rounds=30), 4.0, 1e-5) == stopped
+
+
+def test_privacy_command(command: Command) -> None:
+    done = command("privacy", "epsilon=8", "clients=20", "rate=0.25", "rounds=300", "delta=1e-5", "trust=local", "--json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)
+    assert [row["trust"] for row in rows] == ["local", "central", "secagg", "none"]
+    keys = {"trust", "adjacency", "sampling", "rate", "rounds", "delta", "epsilon", "noise_multiplier", "accountant"}
+    assert all(keys <= row.keys() for row in rows)
+    by_trust = {row["trust"]: row for row in rows}
+    assert by_trust["local"]["noise_multiplier"] == pytest.approx(5.33, abs=6e-3)
+    assert by_trust["central"]["noise_multiplier"] == pytest.approx(2.73, abs=6e-3)
+    assert by_trust["none"]["epsilon"] is None and by_trust["secagg"]["min_honest"] == 5
+    assert all(7.999 <= row["epsilon"] <= 8 for row in rows if row["trust"] != "none")
+    back = command(
+        "privacy", f"noise_multiplier={by_trust['central']['noise_multiplier']}", "clients=20", "rate=0.25", "rounds=300", "--json"
+    )
+    assert json.loads(back.out)[0]["epsilon"] == pytest.approx(by_trust["central"]["epsilon"], abs=1e-9)
+
+
+def test_privacy_command_shows_the_papers_formula_and_warns(command: Command) -> None:
+    done = command("privacy", "noise=paper", "epsilon=8", "clients=20", "rate=0.25", "rounds=300", "delta=0.06")
+    assert done.code == 0, done.err
+    assert "warning: δ is not below 1/clients = 0.05" in done.out and "claims ε = 8" in done.out
+    paper = json.loads(command("privacy", "noise=paper", "epsilon=8", "clients=20", "rate=0.25", "rounds=300", "--json").out)
+    assert paper[0]["noise_multiplier"] == pytest.approx(1.8366, abs=1e-4) and paper[0]["epsilon"] == pytest.approx(13.70, abs=6e-3)
+
+
+def test_privacy_command_shows_the_careful_bound(command: Command) -> None:
+    rows = json.loads(command("privacy", "noise_multiplier=5", "adjacency=replace-one", "rate=0.25", "--json").out)
+    assert rows[0]["epsilon_by_group_privacy"] > rows[0]["epsilon"] > 0
+    fixed = json.loads(command("privacy", "noise_multiplier=5", "scheme=fixed", "rate=0.25", "--json").out)
+    assert fixed[0]["sampling"] == "fixed" and "without amplification" in fixed[0]["accountant"]
