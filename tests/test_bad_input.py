@@ -53,7 +53,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "privacy.noise_multiplier": [*NOT_NUMBERS, "-1"],
     "privacy.delta": [*POSITIVE, "1", "2"],
     "privacy.adjacency": [*TEXTS, "add-remove"],
-    "privacy.noise": [*TEXTS, "secure"],
+    "privacy.noise": [*TEXTS, "quantum"],
     "privacy.stop_at": POSITIVE,
     "privacy.min_honest": [*COUNTS, "101"],
     "privacy.colluders": [*NOT_NUMBERS, "-1", "1.5", "100"],

@@ -54,7 +54,14 @@ def test_train_writes_a_folder_and_ends_with_the_claim(command: Command) -> None
 
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["epsilon"] == rows[-1]["epsilon"] and summary["claim"] == last
-    assert {path.name for path in Path("run").iterdir()} == {"run.toml", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoint"}
+    assert {path.name for path in Path("run").iterdir()} == {
+        "run.toml",
+        "metrics.jsonl",
+        "ledger.jsonl",
+        "summary.json",
+        "model.safetensors",
+        "checkpoint",
+    }
 
 
 def test_not_private_says_so_everywhere(command: Command) -> None:

@@ -117,6 +117,30 @@ def privacy(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+@app.command()
+def ledger(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+) -> None:
+    """Verify a run's privacy ledger, and say what it has spent."""
+    from rich.console import Console
+
+    from normec.console import ledger_lines, privacy_table
+    from normec.folder import RunFolder
+    from normec.privacy.ledger import read
+    from normec.privacy.table import of_ledger
+
+    folder = RunFolder(run)
+    if not folder.ledger.exists():
+        raise BadInput("DIR", f"={str(run)!r} holds no ledger. Give the folder of a run with privacy.")
+    found = read(folder.ledger)
+    for lines, head in folder.ledger_positions():
+        found.check_position(lines, head)
+    console = Console()
+    for line in ledger_lines(found):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(privacy_table(of_ledger(found)))
+
+
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
     """The configuration file, if any, and the assignments."""
     file = Path(arguments[0]) if arguments and "=" not in arguments[0] else None

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from normec.errors import count
 from normec.experiment import Plan
+from normec.privacy.ledger import Ledger
 from normec.summary import upper
 from normec.training import Run
 
@@ -131,6 +132,22 @@ def privacy_table(rows: list[dict[str, Any]]) -> Table:
             bound += f" ({upper(row['epsilon_by_group_privacy'])} without relying on substitution under sampling)"
         table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])
     return table
+
+
+def ledger_lines(ledger: Ledger) -> list[str]:
+    """What a verified ledger says."""
+    header, retried = ledger.lines[0], ledger.retried()
+    lines = [
+        f"{count(len(ledger.lines), 'line')}, the chain is whole",
+        f"{count(ledger.counted(), 'release')} of {header['rounds']} planned count, with {header['noise']} noise under trust "
+        f"{header['trust']}; the table is for those, δ = {header['delta']!r}",
+    ]
+    if retried:
+        counting = "each counts once, as the same release" if ledger.seeded else "each attempt counts"
+        lines.append(f"begun more than once: {', '.join(f'round {k + 1}' for k in retried)}; {counting}")
+    if ledger.torn:
+        lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
+    return lines
 
 
 def warnings(run: Run) -> list[str]:

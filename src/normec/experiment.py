@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from normec.errors import BadInput
 from normec.local import LocalMethod
 from normec.memory import check_fits, memory_bytes
 from normec.models import Factory, FlatModel, Loss, build
+from normec.noise import lattice_for
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar, affordable_rounds, calibrate
 from normec.settings import Rounds, Seed, Settings
@@ -87,7 +89,7 @@ def prepare(experiment: Experiment) -> Plan:
     engine, algorithm, data = experiment.engine, experiment.algorithm, experiment.data
     _check_labels(experiment)
     _check_start(experiment)
-    streams = Streams(experiment.schedule.seed)
+    streams = Streams(experiment.schedule.seed, secret_cohorts=experiment.privacy.noise == "secure")
     device = engine.torch_device
     classes = len(data.classes) if data.classes else None
     module = build(experiment.model, data.x[0], classes, streams.torch_seed("model"))
@@ -100,24 +102,26 @@ def prepare(experiment: Experiment) -> Plan:
         raise BadInput("engine.workers", problem)
     needed = memory_bytes(algorithm.client_slots, len(data), model.d, model.vector.element_size())
     check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
-    mechanism, delta = _mechanism(experiment)
+    mechanism, delta = _mechanism(experiment, model.d)
     spent = SpentSoFar(mechanism, delta or 0.0)
     return Plan(experiment, federation, model, mechanism, delta, spent, streams, model.fingerprint())
 
 
-def _mechanism(experiment: Experiment) -> tuple[Mechanism, float | None]:
+def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:
     """The mechanism with its noise, and δ."""
-    privacy, clients = experiment.privacy, len(experiment.data)
+    privacy, clients, bound = experiment.privacy, len(experiment.data), experiment.algorithm.operator.bound
+    lattice = lattice_for(bound) if privacy.noise == "secure" else 0.0
     mechanism = Mechanism(
         trust=privacy.trust,
         adjacency=privacy.adjacency,
-        bound=experiment.algorithm.operator.bound,
+        bound=bound + lattice * math.sqrt(d) / 2,
         noise_multiplier=privacy.noise_multiplier or 0.0,
         participation=experiment.participation,
         clients=clients,
         rounds=experiment.schedule.rounds,
         min_honest=privacy.min_honest or 1,
         colluders=privacy.colluders,
+        lattice=lattice,
     )
     if mechanism.expected <= 0:
         raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from normec.errors import BadInput
+
+
+class Output(NamedTuple):
+    """What one round released: the cohort (M,), a mask, and the released mean (d,), in float64."""
+
+    cohort: np.ndarray
+    released: Tensor
+
+    def fingerprint(self) -> str:
+        """A hash of the released mean."""
+        return hashlib.blake2b(self.released.cpu().numpy().tobytes(), digest_size=16).hexdigest()
 
 
 class RunFolder:
@@ -24,6 +38,9 @@ class RunFolder:
         self.config = path / "run.toml"
         self.metrics = path / "metrics.jsonl"
         self.settings = path / "checkpoint" / "settings.json"
+        self.ledger = path / "ledger.jsonl"
+        self.summary = path / "summary.json"
+        self._output = path / "checkpoint" / "output.safetensors"
         self.checkpoint = path / "checkpoint" / "state.safetensors"
         self._lock_file: int | None = None
 
@@ -106,13 +123,13 @@ class RunFolder:
         with self.metrics.open("a") as lines:
             lines.write(_line(row))
 
-    def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, float]) -> None:
+    def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
         plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
         metadata = {name: json.dumps(value) for name, value in counts.items()}
         write_atomically(self.checkpoint, lambda: save(plain, metadata=metadata))
 
-    def load_checkpoint(self, names: Iterable[str]) -> tuple[dict[str, Tensor], dict[str, float]] | None:
+    def load_checkpoint(self, names: Iterable[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The named tensors and the counts of the checkpoint, or None where there is none yet."""
         if not self.checkpoint.exists():
             return None
@@ -128,6 +145,30 @@ class RunFolder:
         except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadInput("resume", f": {path} is damaged ({error}). Start again in another folder.") from None
 
+    def save_output(self, output: Output) -> None:
+        """Stores what a round is about to release."""
+        tensors = {"cohort": torch.from_numpy(output.cohort), "released": output.released}
+        write_atomically(self._output, lambda: save(tensors))
+
+    def load_output(self, fingerprint: str) -> Output:
+        """The stored output, which must have this fingerprint."""
+        with self._reading(self._output), safe_open(self._output, framework="pt") as file:
+            output = Output(file.get_tensor("cohort").numpy(), file.get_tensor("released"))
+            if output.fingerprint() != fingerprint:
+                raise ValueError("it is not the output that the ledger names")
+            return output
+
+    def ledger_positions(self) -> list[tuple[int, str]]:
+        """The positions of the ledger, lines and hash of the last, that checkpoint and summary remember."""
+        positions = []
+        if self.checkpoint.exists():
+            with self._reading(self.checkpoint), safe_open(self.checkpoint, framework="pt") as file:
+                positions.append(json.loads(file.metadata()["ledger"]))
+        if self.summary.exists():
+            with self._reading(self.summary):
+                positions.append(json.loads(self.summary.read_text(encoding="utf-8"))["ledger"])
+        return [(int(position[0]), str(position[1])) for position in positions if position]
+
     def save_model(self, module: nn.Module) -> None:
         """Writes the parameters and buffers to model.safetensors."""
         entries = module.state_dict().items()
@@ -139,7 +180,7 @@ class RunFolder:
         write_atomically(self.config, text.encode)
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        write_atomically(self.path / "summary.json", lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
+        write_atomically(self.summary, lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
 
 
 def write_atomically(path: Path, content: Callable[[], bytes]) -> None:

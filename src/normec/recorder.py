@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -14,10 +14,12 @@ from normec.engine import ClientStatistics
 from normec.errors import TrainingFailed
 from normec.evaluation import evaluate
 from normec.experiment import Plan
-from normec.folder import RunFolder
+from normec.folder import Output, RunFolder
 from normec.memory import DenseMemory
+from normec.privacy import Spent, epsilon
+from normec.privacy.ledger import Ledger
 from normec.streams import seed_global_generator
-from normec.summary import summarize
+from normec.summary import End, ledger_header, summarize
 
 BYTES_OF_A_NUMBER = 4
 """Vectors travel as float32, whatever the simulation computes in."""
@@ -64,6 +66,7 @@ class Recorder:
         self.plan, self.folder, self.observer = plan, folder, observer
         self.metrics: list[dict[str, Any]] = []
         self._description = plan.describe()
+        self._ledger: Ledger | None = None
         self._clock = time.perf_counter()
 
     def resume(self, state: State) -> bool:
@@ -75,6 +78,7 @@ class Recorder:
         if self.folder is None:
             return False
         self.folder.check_settings(self._description)
+        self._open_ledger(self.folder)
         found = self.folder.load_checkpoint(self._tensors(state))
         self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
         if found is None:
@@ -88,7 +92,34 @@ class Recorder:
         for name in COUNTS:
             setattr(state, name, counts[name])
         self._clock -= state.seconds
+        if self._ledger and (pending := self._ledger.pending()) and pending[0] < state.rounds_done:
+            self._ledger.release(pending[0])  # the checkpoint holds it already
         return True
+
+    def budget_is_spent(self, k: int) -> bool:
+        """Whether retries have used up the releases that were accounted, so that round k must not begin."""
+        if self._ledger is None or self._ledger.seeded or self._ledger.counted() < self.plan.mechanism.rounds:
+            return False
+        pending = self._ledger.pending()
+        return pending is None or pending[0] != k
+
+    def begin(self, k: int) -> Output | None:
+        """Before any coin or noise of round k: its intent; or the output of an interrupted attempt, to be released now."""
+        if self.folder is None or self._ledger is None:
+            return None
+        pending = self._ledger.pending()
+        if pending and pending[0] == k and not self._ledger.seeded:
+            return self.folder.load_output(pending[1])
+        self._ledger.intent(k)
+        return None
+
+    def commit(self, k: int, output: Output) -> None:
+        """The output of round k is stored and on the ledger before anyone can see it."""
+        if self.folder is None or self._ledger is None or self._ledger.pending() == (k, output.fingerprint()):
+            return
+        if not self._ledger.seeded:
+            self.folder.save_output(output)
+        self._ledger.commit(k, output.fingerprint())
 
     def started(self, state: State) -> None:
         """Before the first round of this process."""
@@ -106,22 +137,50 @@ class Recorder:
         if not bool(state.x.isfinite().all()):
             raise TrainingFailed(f"round {state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local.lr.")
         self._write(state, statistics)
-        if state.rounds_done % self.plan.experiment.engine.checkpoint_every == 0 or self._last(state):
+        every = 1 if self.plan.mechanism.lattice else self.plan.experiment.engine.checkpoint_every
+        if state.rounds_done % every == 0 or self._last(state):
             self.checkpoint(state)
+        if self._ledger:
+            end = self._ledger.release if statistics else self._ledger.give_up
+            end(state.rounds_done - 1)
 
     def checkpoint(self, state: State) -> None:
         """Saves the state, so that a resumed run goes on from here."""
         if self.folder is not None:
-            self.folder.save_checkpoint(self._tensors(state), {name: getattr(state, name) for name in COUNTS})
+            self.folder.save_checkpoint(
+                self._tensors(state), {name: getattr(state, name) for name in COUNTS} | {"ledger": self._position()}
+            )
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
         module = self.plan.model.load(state.x)
-        summary = summarize(self.plan, self.metrics[-1], self._description, state.given_up, float(state.exposure.max()))
+        end = End(self.claim(), self.metrics[-1], state.given_up, float(state.exposure.max()), self._position())
+        summary = summarize(self.plan, end, self._description)
         if self.folder:
             self.folder.save_model(module)
             self.folder.save_summary(summary)
         return summary
+
+    def claim(self) -> Spent:
+        """ε of all releases that count."""
+        counted = self._counted(self.plan.mechanism.rounds)
+        if counted == self.plan.mechanism.rounds:
+            return self.plan.spent.planned
+        return epsilon(replace(self.plan.mechanism, rounds=counted), self.plan.delta or 0.0)
+
+    def _open_ledger(self, folder: RunFolder) -> None:
+        if self.plan.mechanism.trust == "none":
+            return
+        self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
+        for lines, head in folder.ledger_positions():
+            self._ledger.check_position(lines, head)
+
+    def _counted(self, rounds_done: int) -> int:
+        """How many releases count after so many rounds."""
+        return rounds_done if self._ledger is None or self._ledger.seeded else self._ledger.counted()
+
+    def _position(self) -> tuple[int, str] | None:
+        return (len(self._ledger.lines), self._ledger.head) if self._ledger else None
 
     @property
     def _server_slots(self) -> tuple[str, ...]:
@@ -148,7 +207,7 @@ class Recorder:
 
     def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
         message = BYTES_OF_A_NUMBER * self.plan.model.d
-        spent = self.plan.spent.after(state.rounds_done)
+        spent = self.plan.spent.after(self._counted(state.rounds_done))
         remembers = bool(self.plan.experiment.algorithm.client_slots)
         return {
             "round": state.rounds_done,

@@ -7,6 +7,7 @@ needs no generator state.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,16 @@ class Streams:
     """All the random streams of one run.
 
     These are simulation streams: reproducible from the seed, hence not secret. Noise that is to protect a real release
-    must come from the operating system instead.
+    must come from the operating system instead, as with `secret_cohorts` the choice of who takes part does.
     """
 
     seed: int
+    secret_cohorts: bool = False
 
     def key(self, purpose: str, round: int = 0, client: int = 0) -> int:
-        """A 128-bit key for (seed, purpose, round, client)."""
+        """A 128-bit key for (seed, purpose, round, client); a fresh secret one for secret cohorts."""
+        if self.secret_cohorts and purpose == "participation":
+            return secrets.randbits(128)
         name = f"{self.seed}/{purpose}/{round}/{client}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
-from typing import Any
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +14,7 @@ from normec.privacy import PER_CLIENT, Mechanism, Spent, by_group_privacy, reali
 from normec.version import __version__
 
 SEEDED = "Seeded noise: for simulation, not for release."
+SECURE = "Secure noise, from the operating system's generator."
 
 
 WHO_ADDS_NOISE = {
@@ -35,7 +37,7 @@ def privacy_sentence(mechanism: Mechanism, claim: Spent, delta: float, beside: s
     return (
         f"Client-level (ε = {upper(claim.epsilon)}, δ = {delta!r}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
-        f"{mechanism.rounds} rounds, accountant: {claim.accountant}{beside}. {SEEDED}"
+        f"{mechanism.rounds} rounds, accountant: {claim.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}"
     )
 
 
@@ -44,16 +46,50 @@ def upper(epsilon: float) -> str:
     return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
 
 
-def summarize(plan: Plan, last: dict[str, Any], description: dict[str, Any], given_up: int, exposure: float) -> dict[str, Any]:
-    """The content of summary.json. ε is null where it is infinite.
+class End(NamedTuple):
+    """How a run ended.
 
     last: the last line of the metrics. given_up: rounds that released nothing. exposure: the largest of the clients'.
+    ledger: its position, where there is one.
     """
-    mechanism, claim = plan.mechanism, plan.spent.planned
+
+    claim: Spent
+    last: dict[str, Any]
+    given_up: int
+    exposure: float
+    ledger: tuple[int, str] | None
+
+
+def ledger_header(plan: Plan) -> dict[str, Any]:
+    """What the ledger of a run says of its mechanism, before the first round."""
+    mechanism = plan.mechanism
+    return {
+        "trust": mechanism.trust,
+        "adjacency": mechanism.adjacency,
+        "sensitivity": mechanism.sensitivity,
+        "delta": plan.delta,
+        "clients": mechanism.clients,
+        "scheme": mechanism.participation.scheme,
+        "rate": mechanism.rate,
+        "rounds": mechanism.rounds,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_std": mechanism.noise_std,
+        "denominator": mechanism.expected,
+        "min_honest": mechanism.min_honest,
+        "colluders": mechanism.colluders,
+        "noise": plan.experiment.privacy.noise,
+        "accountant": plan.spent.planned.accountant,
+        "dp-accounting": version("dp-accounting"),
+    }
+
+
+def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, Any]:
+    """The content of summary.json. ε is null where it is infinite."""
+    mechanism, claim, last = plan.mechanism, end.claim, end.last
     private, delta = mechanism.private, plan.delta or 0.0
     substitution = private and mechanism.sampling == "poisson" and mechanism.adjacency == "replace-one"
     careful = by_group_privacy(mechanism, delta).epsilon if substitution else None
-    busiest = realised(mechanism, delta, exposure).epsilon if private and mechanism.trust in PER_CLIENT else None
+    busiest = realised(mechanism, delta, end.exposure).epsilon if private and mechanism.trust in PER_CLIENT else None
     beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
     if busiest is not None:
         beside = f" (before sampling, without amplification; realised by the busiest client: ε = {upper(busiest)})"
@@ -80,7 +116,8 @@ def summarize(plan: Plan, last: dict[str, Any], description: dict[str, Any], giv
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],
         "rounds": last["round"],
-        "given_up_rounds": given_up,
+        "given_up_rounds": end.given_up,
+        "ledger": end.ledger,
         "transmissions": last["transmissions"],
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],

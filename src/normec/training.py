@@ -16,7 +16,7 @@ from normec.data import Federation
 from normec.engine import Clients, Engine, Workers
 from normec.errors import BadInput
 from normec.experiment import Experiment, Plan, Schedule, prepare
-from normec.folder import RunFolder
+from normec.folder import Output, RunFolder
 from normec.interrupts import deferred_interrupt
 from normec.local import LocalMethod
 from normec.memory import DenseMemory
@@ -95,6 +95,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             workers=workers,
             streams=streams,
             strict=mechanism.trust == "none",
+            lattice=mechanism.lattice,
         )
         if not recorder.resume(state) and algorithm.starts_from_updates:
             state.server = clients.start(state.x)
@@ -102,11 +103,16 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
         recorder.started(state)
 
         for k in range(state.rounds_done, rounds):
-            cohort = chosen.participation.cohort(mechanism.clients, k, streams)
+            if recorder.budget_is_spent(k):
+                break
+            stored = recorder.begin(k)
+            cohort = stored.cohort if stored else chosen.participation.cohort(mechanism.clients, k, streams)
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
                 total, statistics = clients.round(state.x, cohort, k)
-                mean = mechanism.release(total, participants, streams, k).to(state.x.dtype)
+                released = stored.released if stored else mechanism.release(total, participants, streams, k)
+                recorder.commit(k, Output(cohort, released))
+                mean = released.to(state.x.dtype)
                 state.x, state.server = algorithm.server(state.x, state.server, mean, mechanism.rate)
                 state.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
 
@@ -121,7 +127,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
 
         summary = recorder.finish(state)
     path = folder.path if folder else None
-    return Run(plan.model.module, recorder.metrics, summary, plan.spent.planned.epsilon, path)
+    return Run(plan.model.module, recorder.metrics, summary, recorder.claim().epsilon, path)
 
 
 def _start(plan: Plan) -> State:

@@ -16,6 +16,7 @@ from normec.errors import TrainingFailed, count
 from normec.local import LocalMethod
 from normec.memory import DenseMemory
 from normec.models import FlatModel
+from normec.noise import to_lattice
 from normec.operators import row_norms, usable
 from normec.streams import Streams, seed_global_generator
 
@@ -61,7 +62,8 @@ class Clients:
     """All the clients of a simulated federation: their data, their memories, and how they compute.
 
     strict: end the run when an update is not finite (without privacy); otherwise such a client's message is zero and its
-    memory stays (with privacy, where an error would tell on the client).
+    memory stays (with privacy, where an error would tell on the client). lattice: the step on which messages are transmitted,
+    0 for none.
     """
 
     federation: Federation
@@ -71,6 +73,7 @@ class Clients:
     workers: Workers
     streams: Streams
     strict: bool
+    lattice: float = 0.0
 
     def round(self, x: Tensor, cohort: np.ndarray, k: int) -> tuple[Tensor, ClientStatistics]:
         """Round k at the model x (d,): the sum (d,), in float64, of the cohort's messages, and statistics.
@@ -119,8 +122,9 @@ class Clients:
         self.memory.write(clients, step.memory)
         transmitted = torch.from_numpy(cohort[clients]).to(x.device)
         residual_norms = row_norms(step.residual)
+        messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
         return _Block(
-            total=step.message[transmitted].sum(0, dtype=torch.float64),
+            total=messages[transmitted].sum(0, dtype=torch.float64),
             update_norms=update_norms,
             residual_norms=residual_norms,
             saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.noise import seeded_gaussian
+from normec.noise import secure_gaussian, seeded_gaussian
 from normec.participation import Full, Participation
 from normec.settings import Count, OpenUnit, Settings
 from normec.streams import Streams
@@ -38,6 +38,7 @@ class Privacy(Settings):
     secure sum hides all but the total. "local": each participant, and every message is seen. "none": nobody, ε = ∞.
     epsilon: ε of the whole run, or noise_multiplier: σ/C, the standard deviation of the noise (on the sum under "central",
     of each participant under "secagg" and "local") over the norm bound of one message.
+    noise: "seeded" draws noise and cohorts from the run's seed, for simulation; "secure" from the operating system.
     delta: δ, by default min(1e-5, M^(−1.1)). stop_at: an ε at which the run ends before the round that would exceed it.
     min_honest, colluders: of "secagg"; a round is given up before its sum is opened where survivors − colluders < min_honest.
     adjacency: neighbouring runs differ by one client's message set to zero ("zero-out"), or replaced ("replace-one").
@@ -48,14 +49,12 @@ class Privacy(Settings):
     noise_multiplier: NoiseMultiplier | None = None
     delta: OpenUnit | None = None
     adjacency: Adjacency = "zero-out"
-    noise: Literal["seeded"] = "seeded"
+    noise: Literal["seeded", "secure"] = "seeded"
     stop_at: Epsilon | None = None
     min_honest: Count | None = None
     colluders: Colluders = 0
 
     def __init__(self, /, **values: object) -> None:
-        if values.get("noise") == "secure":
-            raise BadInput("noise", "='secure' is not available in this version. Use seeded, for simulation.")
         super().__init__(**values)
         if self.trust == "secagg" and self.min_honest is None:
             raise BadInput("min_honest", " is missing: with trust='secagg' a client hides among the honest. Say how many at least.")
@@ -64,6 +63,7 @@ class Privacy(Settings):
             raise BadInput(key, f"={getattr(self, key)} acts only with trust='secagg'. Remove it, or change trust.")
         given = [key for key in ("epsilon", "noise_multiplier") if getattr(self, key) is not None]
         moot = [*given, *(key for key in ("delta", "stop_at") if getattr(self, key) is not None)]
+        moot += ["noise"] if self.noise == "secure" else []
         if self.trust == "none" and moot:
             raise BadInput(moot[0], f"={getattr(self, moot[0])} has no meaning with trust='none'. Remove it, or change trust.")
         if self.trust != "none" and len(given) != 1:
@@ -81,6 +81,7 @@ class Mechanism:
 
     bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise: of the noise on the sum under trust
     "central", of each participant's under "secagg" and "local". clients: M. rounds: K. min_honest, colluders: of "secagg".
+    lattice: the step on which messages and secure noise live, 0 for seeded noise.
     """
 
     trust: Trust
@@ -92,6 +93,7 @@ class Mechanism:
     rounds: int
     min_honest: int = 1
     colluders: int = 0
+    lattice: float = 0.0
 
     @property
     def distance(self) -> float:
@@ -151,7 +153,9 @@ class Mechanism:
         drawn at once, as one of √n times the standard deviation.
         """
         std = self.std_of_sum(participants)
-        if std > 0:
+        if std > 0 and self.lattice:
+            total = total + secure_gaussian(tuple(total.shape), std, self.lattice, total.device)
+        elif std > 0:
             total = total + seeded_gaussian(tuple(total.shape), std, streams, k, total.device)
         return total / self.expected
 

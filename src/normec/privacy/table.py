@@ -10,6 +10,7 @@ from normec.errors import BadInput
 from normec.participation import Full, Participation, participation_from_table
 from normec.privacy.accountant import by_group_privacy, epsilon
 from normec.privacy.calibration import calibrate
+from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust
 from normec.settings import Count, OpenUnit, Probability, Rounds, Settings
 
@@ -98,6 +99,15 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         "min_honest": mechanism.honest if trust == "secagg" else None,
         "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if subtle else None,
     }
+
+
+def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
+    """What the releases that a ledger counts spend, under its own trust model first."""
+    header = ledger.lines[0]
+    names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
+    rate = {} if header["scheme"] == "full" else {"rate": header["rate"]}
+    honest = {"min_honest": header["min_honest"]} if header["trust"] == "secagg" else {}
+    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, rounds=max(1, ledger.counted())))
 
 
 def notes(query: Query) -> list[str]:

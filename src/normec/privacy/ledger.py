@@ -1,0 +1,156 @@
+"""The privacy ledger: every release of a run, written down before it can be seen, in a chain of hashes.
+
+A line is a JSON object with the hash of the line before (`previous`) and its own (`hash`); each is on disk before the run
+goes on. The first line is the header: the mechanism that was accounted. For each round `intent` is written before any
+coin or noise is drawn, `commit` with the hash of the output before the output is visible, and `release` after.
+
+What counts: with seeded noise a retried round replays the same streams, is the same release, and counts once. With
+secure noise a retry draws anew, and every intent counts, unless the committed output itself is released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from normec.errors import BadInput
+
+Line = dict[str, Any]
+
+
+class Ledger:
+    """An open ledger. lines: the parsed lines, header first. torn: whether an incomplete last line was dropped."""
+
+    def __init__(self, path: Path, lines: list[Line] | None = None, torn: bool = False) -> None:
+        self.path, self.lines, self.torn = path, lines or [], torn
+        begun = [line["round"] for line in self.lines if line["kind"] == "intent"]
+        self._begun: Counter[int] = Counter(begun)
+        self._outputs: dict[int, str] = {line["round"]: line["output"] for line in self.lines if line["kind"] == "commit"}
+
+    @classmethod
+    def open(cls, path: Path, header: dict[str, Any]) -> Ledger:
+        """The ledger at `path`, begun with `header` where there is none.
+
+        Raises:
+            BadInput: where a line is missing or was changed, naming it, or the header is of another mechanism.
+        """
+        ledger = read(path) if path.exists() else cls(path)
+        if ledger.torn:
+            ledger._drop_torn_line()
+        if not ledger.lines:
+            ledger._append("header", header)
+        held = {key: value for key, value in ledger.lines[0].items() if key not in ("kind", "previous", "hash")}
+        for key, value in json.loads(json.dumps(header)).items():
+            if held.get(key) != value:
+                raise BadInput("ledger", f": {path} is of another mechanism ({key}={held.get(key)!r} there, {value!r} here).")
+        return ledger
+
+    @property
+    def seeded(self) -> bool:
+        return bool(self.lines[0]["noise"] == "seeded")
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line: with the number of lines, the position that a checkpoint remembers."""
+        return str(self.lines[-1]["hash"])
+
+    def counted(self) -> int:
+        """How many releases must be accounted: attempts whose output may have been seen, each retry by its own rule."""
+        return len(self._begun) if self.seeded else self._begun.total()
+
+    def retried(self) -> list[int]:
+        """The rounds that were begun more than once."""
+        return sorted(k for k, times in self._begun.items() if times > 1)
+
+    def pending(self) -> tuple[int, str] | None:
+        """The round whose output was committed and not yet released, with the hash of that output."""
+        last = self.lines[-1]
+        return (last["round"], last["output"]) if last["kind"] == "commit" else None
+
+    def intent(self, k: int) -> None:
+        """Round k begins: from here on it counts."""
+        self._append("intent", {"round": k})
+        self._begun[k] += 1
+
+    def commit(self, k: int, output: str) -> None:
+        """The output of round k exists, and is stored where a resumed run finds it.
+
+        Raises:
+            BadInput: where a seeded retry gives another output than before: it would be a second release.
+        """
+        if self.seeded and self._outputs.get(k, output) != output:
+            raise BadInput("ledger", f": round {k} gives another output than before, which would be a second release. Do not resume.")
+        self._append("commit", {"round": k, "output": output})
+        self._outputs[k] = output
+
+    def release(self, k: int) -> None:
+        """The output of round k is visible."""
+        self._append("release", {"round": k})
+
+    def give_up(self, k: int) -> None:
+        """Round k ends without an output."""
+        self._append("given up", {"round": k})
+
+    def check_position(self, lines: int, head: str) -> None:
+        """Refuses a ledger that is behind a checkpoint's, or another one.
+
+        Raises:
+            BadInput: naming the line.
+        """
+        if len(self.lines) < lines:
+            end = f"ends at line {len(self.lines)}; the run had come to line {lines}"
+            raise BadInput("ledger", f": {self.path} {end}. Lines are missing.")
+        if self.lines[lines - 1]["hash"] != head:
+            raise BadInput("ledger", f": line {lines} of {self.path} is not the one that the run had come to.")
+
+    def _append(self, kind: str, content: dict[str, Any]) -> None:
+        line: Line = {"kind": kind, **content, "previous": self.head if self.lines else ""}
+        line["hash"] = _hash(line)
+        with self.path.open("ab") as file:
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.lines.append(line)
+
+    def _drop_torn_line(self) -> None:
+        with self.path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+            os.fsync(file.fileno())
+
+
+def read(path: Path) -> Ledger:
+    """A ledger with its chain verified; an incomplete last line, of a process killed while writing, is left out.
+
+    Raises:
+        BadInput: naming the first line that was changed or follows a missing one.
+    """
+    try:
+        *whole, rest = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput("ledger", f": {path} cannot be read ({error.strerror}).") from None
+    lines: list[Line] = []
+    for number, text in enumerate(whole, start=1):
+        line = _parse(text)
+        if line is None or line.get("hash") != _hash(line) or json.dumps(line).encode() != text:
+            raise BadInput("ledger", f": line {number} of {path} was changed.")
+        if line.get("previous") != (lines[-1]["hash"] if lines else ""):
+            raise BadInput("ledger", f": a line before line {number} of {path} is missing.")
+        lines.append(line)
+    return Ledger(path, lines, torn=bool(rest))
+
+
+def _parse(text: bytes) -> Line | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _hash(line: Line) -> str:
+    content = {key: value for key, value in line.items() if key != "hash"}
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,96 @@
+"""Runs that are killed at random moments, in processes forked from this one: `python interrupted.py FOLDER NOISE RUNS SEED`.
+
+Prints one JSON object a run. After each kill the ledger must count at least what could be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import normec
+from conftest import Point, checkpoint_of, half_square
+from normec.privacy.ledger import read
+
+ROUNDS = 25
+CENTRES = np.random.default_rng(0).normal(size=(6, 40))
+
+
+def train(folder: Path, noise: str, seed: int) -> normec.Run:
+    return normec.train(
+        model=Point,
+        data=normec.Federation.from_clients([(a[None], np.zeros(1)) for a in CENTRES]),
+        algorithm=normec.FedNormEC(beta=0.2),
+        local=normec.GD(steps=1),
+        participation=normec.Poisson(0.5),
+        privacy=normec.Privacy(trust="local", epsilon=4.0, noise=noise),  # type: ignore[arg-type]
+        rounds=ROUNDS,
+        seed=seed,
+        loss=half_square,
+        engine=normec.Engine(checkpoint_every=4),
+        out=folder,
+        resume=(folder / "metrics.jsonl").exists(),
+    )
+
+
+def attempt(folder: Path, noise: str, seed: int, delay: float | None) -> bool:
+    """One process; killed after `delay` seconds unless that is None. Says whether it was killed."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            train(folder, noise, seed)
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    if delay is not None:
+        time.sleep(delay)
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (folder, status)
+    return os.WIFSIGNALED(status)
+
+
+def visible(folder: Path) -> int:
+    """How many rounds anyone could have seen in the metrics."""
+    path = folder / "metrics.jsonl"
+    return max(path.read_bytes().count(b"\n") - 1, 0) if path.exists() else 0
+
+
+def interrupted(folder: Path, noise: str, seed: int, kills: int) -> dict[str, Any]:
+    """Kills a run several times, lets it end, and compares."""
+    rng, killed, started = np.random.default_rng(seed), 0, time.monotonic()
+    train(folder / "warm", noise, seed)
+    usual = time.monotonic() - started
+    for _ in range(kills):
+        killed += attempt(folder / "run", noise, seed, float(rng.uniform(0, 0.6 * usual)))
+        if (folder / "run" / "ledger.jsonl").exists():
+            ledger = read(folder / "run" / "ledger.jsonl")
+            assert not ledger.lines or ledger.counted() >= visible(folder / "run")
+    assert not attempt(folder / "run", noise, seed, None)
+    run = train(folder / "run", noise, seed)  # a finished run: nothing more is released
+    ledger, whole = read(folder / "run" / "ledger.jsonl"), checkpoint_of(train(folder / "whole", noise, seed))
+    equal = all(np.array_equal(value, whole[name]) for name, value in checkpoint_of(run).items())
+    return {
+        "killed": killed,
+        "counted": ledger.counted(),
+        "rounds": run.summary["rounds"],
+        "epsilon": run.epsilon,
+        "equal": equal,
+        "retried": len(ledger.retried()),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    where, noise, runs, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    for number in range(runs):
+        print(json.dumps(interrupted(where / str(number), noise, seed + number, kills=5)), flush=True)

@@ -1,0 +1,204 @@
+"""The ledger: every release is on it before it can be seen, whatever happens; and secure noise, which it counts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+import normec
+from conftest import Outcome, quadratic, x_of
+from normec.noise import lattice_for, secure_gaussian, to_lattice
+from normec.privacy import Mechanism, epsilon
+from normec.privacy.ledger import Ledger, read
+
+Command = Callable[..., Outcome]
+CPU = torch.device("cpu")
+
+
+def private_run(folder: Path | None, **choices: Any) -> normec.Run:
+    defaults: dict[str, Any] = {
+        "algorithm": normec.FedNormEC(beta=0.2),
+        "participation": normec.Poisson(0.5),
+        "privacy": normec.Privacy(trust="central", epsilon=3.0),
+        "rounds": 6,
+        "out": folder,
+    }
+    return quadratic(list(np.random.default_rng(1).normal(size=(5, 4))), **(defaults | choices))
+
+
+def test_every_release_is_written_down_in_order(tmp_path: Path) -> None:
+    run = private_run(tmp_path / "a")
+    lines = read(tmp_path / "a" / "ledger.jsonl").lines
+    assert [(line["kind"], line.get("round")) for line in lines[1:]] == [
+        (kind, k) for k in range(6) for kind in ("intent", "commit", "release")
+    ]
+    header = lines[0]
+    assert header["trust"] == "central" and header["rounds"] == 6 and header["delta"] == 1e-5 and header["denominator"] == 2.5
+    plan = Mechanism("central", "zero-out", 1.0, header["noise_multiplier"], normec.Poisson(0.5), 5, 6)
+    assert run.epsilon == epsilon(plan, 1e-5).epsilon
+    assert not (tmp_path / "b").exists()
+    private_run(tmp_path / "b", privacy=normec.Privacy(trust="none"))
+    assert not (tmp_path / "b" / "ledger.jsonl").exists()
+
+
+def test_changed_or_missing_lines_are_named(tmp_path: Path, command: Command) -> None:
+    private_run(tmp_path / "a", rounds=3)
+    path = tmp_path / "a" / "ledger.jsonl"
+    whole = path.read_bytes()
+    assert command("ledger", str(tmp_path / "a")).code == 0
+    lines = whole.splitlines(keepends=True)
+    for number in range(1, len(lines) + 1):
+        path.write_bytes(b"".join(lines[: number - 1] + lines[number:]))
+        missing = command("ledger", str(tmp_path / "a"))
+        assert missing.code == 2 and ("line" in missing.err) and "ledger" in missing.err, (number, missing)
+        with pytest.raises(normec.BadInput, match="line"):
+            private_run(tmp_path / "a", rounds=3, resume=True)
+    rng = np.random.default_rng(0)
+    for position in rng.choice(len(whole), 60, replace=False).tolist():
+        changed = bytearray(whole)
+        changed[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(changed))
+        number = whole[:position].count(b"\n") + 1
+        outcome = command("ledger", str(tmp_path / "a"))
+        assert outcome.code == 2 and "line" in outcome.err, (position, outcome)
+        if whole[position : position + 1] != b"\n" and b"\n" not in bytes([changed[position]]):
+            assert f"line {number} of" in outcome.err
+    path.write_bytes(whole)
+    assert command("ledger", str(tmp_path / "a")).code == 0
+
+
+def test_a_torn_last_line_is_dropped(tmp_path: Path, command: Command) -> None:
+    private_run(tmp_path / "a", rounds=3)
+    path = tmp_path / "a" / "ledger.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"kind": "inte')
+    assert "incomplete last line" in command("ledger", str(tmp_path / "a")).out
+    private_run(tmp_path / "a", rounds=3, resume=True)
+    assert path.read_bytes() == whole
+
+
+def test_another_mechanism_is_refused(tmp_path: Path) -> None:
+    header = {"noise": "seeded", "noise_multiplier": 2.0}
+    Ledger.open(tmp_path / "l", header)
+    with pytest.raises(normec.BadInput, match=r"noise_multiplier=2\.0 there, 1\.0 here"):
+        Ledger.open(tmp_path / "l", header | {"noise_multiplier": 1.0})
+
+
+def test_counting_of_retries(tmp_path: Path) -> None:
+    for noise, counted in (("seeded", 2), ("secure", 3)):
+        ledger = Ledger.open(tmp_path / noise, {"noise": noise})
+        for k in (0, 1, 1):
+            ledger.intent(k)
+        again = read(tmp_path / noise)
+        assert ledger.counted() == again.counted() == counted and again.retried() == [1] and again.pending() is None
+        ledger.commit(1, "abc")
+        assert read(tmp_path / noise).pending() == (1, "abc")
+    seeded = Ledger.open(tmp_path / "seeded", {"noise": "seeded"})
+    seeded.intent(1)
+    with pytest.raises(normec.BadInput, match="another output than before"):
+        seeded.commit(1, "other")
+
+
+def test_two_halves_spend_what_the_whole_does(tmp_path: Path) -> None:
+    class Stop:
+        def started(self, plan: Any) -> None: ...
+
+        def round(self, row: dict[str, Any]) -> None:
+            if row["round"] == 50:
+                raise OSError("stopped")
+
+    whole = private_run(tmp_path / "whole", rounds=100)
+    with pytest.raises(OSError, match="stopped"):
+        private_run(tmp_path / "half", rounds=100, observer=Stop())
+    halves = private_run(tmp_path / "half", rounds=100, resume=True)
+    assert halves.epsilon == pytest.approx(whole.epsilon, abs=1e-9)
+    assert read(tmp_path / "half" / "ledger.jsonl").counted() == 100
+
+
+@pytest.mark.parametrize(("noise", "seed"), [("seeded", 100), ("secure", 200)])
+def test_killed_at_random_moments(tmp_path: Path, noise: str, seed: int) -> None:
+    """10 runs each, killed 5 times each: the ledger counts what was released, and the run ends within its ε."""
+    script = Path(__file__).with_name("interrupted.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), str(tmp_path), noise, "10", str(seed)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == 10 and sum(result["killed"] for result in results) >= 40
+    for result in results:
+        assert result["epsilon"] <= 4.0 and result["counted"] <= 25
+        if noise == "seeded":
+            assert result["equal"] and result["counted"] == result["rounds"] == 25
+        else:
+            assert result["rounds"] <= result["counted"]
+    assert any(result["retried"] for result in results)
+
+
+def test_secure_runs_release_on_the_lattice_and_never_repeat(tmp_path: Path) -> None:
+    secure = normec.Privacy(trust="central", epsilon=3.0, noise="secure")
+    a, b = private_run(tmp_path / "a", privacy=secure), private_run(tmp_path / "b", privacy=secure)
+    assert not np.array_equal(x_of(a), x_of(b))
+    assert "Secure noise" in a.summary["claim"] and a.epsilon <= 3.0
+    lattice = lattice_for(1.0)
+    assert a.summary["sensitivity"] == pytest.approx(1.0 + lattice * np.sqrt(4) / 2, rel=1e-12)
+    from safetensors.torch import load_file
+
+    steps = load_file(tmp_path / "a" / "checkpoint" / "output.safetensors")["released"] * 2.5 / lattice
+    assert torch.equal(steps, steps.round())
+
+
+def test_secure_noise_is_gaussian() -> None:
+    noise = secure_gaussian((400_000,), 1.5, 2.0**-20, CPU).numpy()
+    assert kstest(noise / 1.5, "norm").pvalue > 1e-4
+    assert np.corrcoef(noise[1:], noise[:-1])[0, 1] == pytest.approx(0, abs=0.01)
+    assert np.abs(noise).max() > 4.0 * 1.5
+    assert (noise > 0).mean() == pytest.approx(0.5, abs=0.005)
+    assert np.array_equal(noise * 2**20, np.rint(noise * 2**20))
+
+
+def test_trailing_bits_tell_nothing() -> None:
+    """d = 272,000, 200 messages: the share of odd lattice steps is the same for a zero message and for a real one.
+
+    In floating point the trailing bits of message + noise tell a message from zero in every trial.
+    """
+    d, lattice = 272_000, lattice_for(1.0)
+    message = to_lattice(torch.from_numpy(np.random.default_rng(0).normal(size=(1, d)) / np.sqrt(d)), lattice)[0]
+    scores: dict[bool, list[float]] = {False: [], True: []}
+    for trial in range(200):
+        present = trial % 2 == 0
+        released = secure_gaussian((d,), 1.0, lattice, CPU) + (message if present else 0.0)
+        steps = (released / lattice).long()
+        assert torch.equal(steps.double() * lattice, released)
+        scores[present].append(float((steps & 1).double().mean()))
+    difference = np.mean(scores[True]) - np.mean(scores[False])
+    assert abs(difference) < 5 * np.sqrt(2 * 0.25 / d / 100)
+
+
+def test_quantization_inflates_by_no_more_than_stated() -> None:
+    lattice = lattice_for(0.3)
+    assert lattice == 2.0**-22
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 1000)))
+    moved = torch.linalg.vector_norm(to_lattice(rows, lattice) - rows, dim=1)
+    assert float(moved.max()) <= lattice * np.sqrt(1000) / 2
+
+
+def test_secure_noise_without_privacy_is_refused() -> None:
+    with pytest.raises(normec.BadInput, match="noise=secure has no meaning"):
+        normec.Privacy(trust="none", noise="secure")
+
+
+def test_ledger_command(command: Command, tmp_path: Path) -> None:
+    assert command("train", "rounds=4", "--out", "run").code == 0
+    done = command("ledger", "run")
+    assert done.code == 0 and "13 lines, the chain is whole" in done.out and "4 releases of 4 planned count" in done.out
+    assert "8.000" in done.out
+    assert command("ledger", "nowhere").code == 2
