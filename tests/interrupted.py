@@ -5,11 +5,12 @@ Prints one JSON object a run. After each kill the ledger must count at least wha
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 import normec
 from conftest import Point, checkpoint_of, half_square
+from normec.folder import RunFolder
 from normec.privacy.ledger import read
 
 ROUNDS = 25
@@ -37,23 +39,42 @@ def train(folder: Path, noise: str, seed: int) -> normec.Run:
         loss=half_square,
         engine=normec.Engine(checkpoint_every=4),
         out=folder,
-        resume=(folder / "metrics.jsonl").exists(),
+        resume=(folder / "checkpoint").exists(),
     )
 
 
-def attempt(folder: Path, noise: str, seed: int, delay: float | None) -> bool:
-    """One process; killed after `delay` seconds unless that is None. Says whether it was killed."""
+def kill_at(moment: int) -> None:
+    """Makes this process kill itself at its nth step of durable writing, counting before and after each one."""
+    steps = itertools.count(1)
+
+    def around(step: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            if next(steps) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = step(*arguments)
+            if next(steps) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return wrapped
+
+    os.fsync = around(os.fsync)
+    Path.replace = around(Path.replace)  # type: ignore[method-assign]
+    RunFolder.append_metrics = around(RunFolder.append_metrics)  # type: ignore[method-assign]
+
+
+def attempt(folder: Path, noise: str, seed: int, moment: int | None) -> bool:
+    """One process; killed at a moment unless that is None. Says whether it was killed."""
     pid = os.fork()
     if pid == 0:
         try:
+            if moment is not None:
+                kill_at(moment)
             train(folder, noise, seed)
             os._exit(0)
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
-    if delay is not None:
-        time.sleep(delay)
-        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (folder, status)
     return os.WIFSIGNALED(status)
@@ -67,11 +88,9 @@ def visible(folder: Path) -> int:
 
 def interrupted(folder: Path, noise: str, seed: int, kills: int) -> dict[str, Any]:
     """Kills a run several times, lets it end, and compares."""
-    rng, killed, started = np.random.default_rng(seed), 0, time.monotonic()
-    train(folder / "warm", noise, seed)
-    usual = time.monotonic() - started
-    for _ in range(kills):
-        killed += attempt(folder / "run", noise, seed, float(rng.uniform(0, 0.6 * usual)))
+    killed = 0
+    for moment in np.random.default_rng(seed).integers(1, 31, kills).tolist():
+        killed += attempt(folder / "run", noise, seed, moment)
         if (folder / "run" / "ledger.jsonl").exists():
             ledger = read(folder / "run" / "ledger.jsonl")
             assert not ledger.lines or ledger.counted() >= visible(folder / "run")

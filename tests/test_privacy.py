@@ -73,6 +73,11 @@ def test_monotone(participation: Participation, adjacency: str) -> None:
     assert all(np.diff(by_noise) < 0)
 
 
+def test_amplification_grows_as_the_rate_falls() -> None:
+    by_rate = [epsilon(mechanism(1.5, Poisson(rate), 50), 1e-5).epsilon for rate in (0.01, 0.1, 0.5, 1.0)]
+    assert all(np.diff(by_rate) > 0)
+
+
 def test_a_fixed_cohort_is_never_accounted_as_poisson() -> None:
     poisson, fixed, full = (epsilon(mechanism(2.0, part, 100, clients=100), 1e-5) for part in (Poisson(0.1), Fixed(0.1), Full()))
     assert fixed.epsilon == full.epsilon > poisson.epsilon

@@ -50,7 +50,7 @@ class RunFolder:
         Raises:
             BadInput: saying which.
         """
-        path, holds_run = self.path, self.metrics.exists() or self.config.exists()
+        path, holds_run = self.path, self.config.exists() or self.checkpoint.parent.exists()
         if resume and not holds_run:
             raise BadInput("resume", f": {path} holds no run. Leave it out to start one.")
         if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -117,6 +117,10 @@ class RunFolder:
                 raise ValueError(f"{len(kept)} lines for {rounds_done} rounds")
         write_atomically(self.metrics, lambda: "".join(_line(row) for row in kept).encode())
         return kept
+
+    def visible_rounds(self) -> int:
+        """How many rounds the metrics show, round 0 aside."""
+        return max(self.metrics.read_bytes().count(b"\n") - 1, 0) if self.metrics.exists() else 0
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Adds one round; each line is complete on disk before the next round starts."""

@@ -174,6 +174,7 @@ class Recorder:
         self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
         for lines, head in folder.ledger_positions():
             self._ledger.check_position(lines, head)
+        self._ledger.check_covers(folder.visible_rounds())
 
     def _counted(self, rounds_done: int) -> int:
         """How many releases count after so many rounds."""

@@ -107,6 +107,15 @@ class Ledger:
         if self.lines[lines - 1]["hash"] != head:
             raise BadInput("ledger", f": line {lines} of {self.path} is not the one that the run had come to.")
 
+    def check_covers(self, visible: int) -> None:
+        """Refuses a ledger on which fewer rounds began than were seen.
+
+        Raises:
+            BadInput: with both numbers.
+        """
+        if len(self._begun) < visible:
+            raise BadInput("ledger", f": {self.path} knows of {len(self._begun)} rounds and {visible} were seen. Lines are missing.")
+
     def _append(self, kind: str, content: dict[str, Any]) -> None:
         line: Line = {"kind": kind, **content, "previous": self.head if self.lines else ""}
         line["hash"] = _hash(line)
