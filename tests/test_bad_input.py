@@ -168,6 +168,8 @@ def test_bad_combination(command: Command, arguments: list[str], words: list[str
         (["epsilom=1"], ["epsilon?"]),
         (["trust=everyone"], ["trust="]),
         (["scheme=fixed", "rate=0.001"], ["nobody"]),
+        (["min_honest=101"], ["min_honest=101", "gives up every round"]),
+        (["min_honest=50", "colluders=60"], ["min_honest=50 with 60 colluders"]),
         (["rounds"], ["key=value"]),
         (["epsilon=1e-9", "delta=1e-12"], ["cannot be reached"]),
     ],

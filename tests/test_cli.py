@@ -58,6 +58,7 @@ def test_train_writes_a_folder_and_ends_with_the_claim(command: Command) -> None
         "run.toml",
         "metrics.jsonl",
         "ledger.jsonl",
+        "ledger.head",
         "summary.json",
         "model.safetensors",
         "checkpoint",

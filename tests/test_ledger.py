@@ -59,7 +59,7 @@ def test_changed_or_missing_lines_are_named(tmp_path: Path, command: Command) ->
     for number in range(1, len(lines) + 1):
         path.write_bytes(b"".join(lines[: number - 1] + lines[number:]))
         missing = command("ledger", str(tmp_path / "a"))
-        assert missing.code == 2 and ("line" in missing.err) and "ledger" in missing.err, (number, missing)
+        assert missing.code == 2 and "line" in missing.err and "ledger" in missing.err, (number, missing)
         with pytest.raises(normec.BadInput, match="line"):
             private_run(tmp_path / "a", rounds=3, resume=True)
     rng = np.random.default_rng(0)
@@ -90,9 +90,73 @@ def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
     with pytest.raises(normec.BadInput, match="knows of 0 rounds and 3 were seen"):
         private_run(tmp_path / "a", resume=True, engine=normec.Engine(checkpoint_every=100))
     private_run(tmp_path / "b")
-    (tmp_path / "b" / "ledger.jsonl").unlink()
-    with pytest.raises(normec.BadInput, match="ends at line 1"):
+    (tmp_path / "b" / "ledger.head").unlink()
+    with pytest.raises(normec.BadInput, match=r"ledger\.head is missing"):
         private_run(tmp_path / "b", resume=True)
+    (tmp_path / "b" / "ledger.head").write_text("{}")
+    with pytest.raises(normec.BadInput, match=r"ledger\.head, which .* is damaged"):
+        private_run(tmp_path / "b", resume=True)
+
+
+class Fails:
+    """Ends a run after the metrics of a round were seen, before its checkpoint."""
+
+    def __init__(self, round: int) -> None:
+        self.stop = round
+
+    def started(self, plan: Any) -> None: ...
+
+    def round(self, row: dict[str, Any]) -> None:
+        if row["round"] == self.stop:
+            raise OSError("stopped")
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_the_end_of_an_unfinished_ledger_is_missed_too(tmp_path: Path, noise: str) -> None:
+    privacy = normec.Privacy(trust="central", epsilon=3.0, noise=noise)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="stopped"):
+        private_run(tmp_path / "a", privacy=privacy, observer=Fails(3))
+    path = tmp_path / "a" / "ledger.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    for dropped in range(1, len(whole)):
+        path.write_bytes(b"".join(whole[:-dropped]))
+        with pytest.raises(normec.BadInput, match="Lines are missing"):
+            private_run(tmp_path / "a", privacy=privacy, resume=True)
+    path.write_bytes(b"".join(whole))
+    private_run(tmp_path / "a", privacy=privacy, resume=True)
+
+
+def test_a_committed_output_is_released_without_another_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each draw finds its intent on the ledger already."""
+    from normec.privacy import mechanism as module
+
+    draws: list[str] = []
+    original = module.secure_gaussian
+
+    def watching(*arguments: Any) -> torch.Tensor:
+        draws.append(read(tmp_path / "a" / "ledger.jsonl").lines[-1]["kind"])
+        return original(*arguments)
+
+    monkeypatch.setattr(module, "secure_gaussian", watching)
+    privacy = normec.Privacy(trust="central", epsilon=3.0, noise="secure")
+    with pytest.raises(OSError, match="stopped"):
+        private_run(tmp_path / "a", privacy=privacy, observer=Fails(3))
+    seen = json.loads((tmp_path / "a" / "metrics.jsonl").read_text().splitlines()[3])
+    run = private_run(tmp_path / "a", privacy=privacy, resume=True)
+    assert draws == ["intent"] * 6
+    assert read(tmp_path / "a" / "ledger.jsonl").counted() == 6 and run.summary["rounds"] == 6
+    assert run.metrics[3]["train_loss"] == seen["train_loss"] and run.metrics[3]["transmissions"] == seen["transmissions"]
+
+
+def test_secure_cohorts_are_secret() -> None:
+    from normec.streams import Streams
+
+    scheme = normec.Poisson(0.5)
+    secret = [scheme.cohort(200, 0, Streams(1, secret_cohorts=True)) for _ in range(2)]
+    assert not np.array_equal(*secret) and not np.array_equal(secret[0], scheme.cohort(200, 0, Streams(1)))
+    secure = normec.Privacy(trust="central", epsilon=3.0, noise="secure")
+    sent = [[row["transmissions"] for row in private_run(None, privacy=secure, rounds=40).metrics] for _ in range(2)]
+    assert sent[0] != sent[1]
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path, command: Command) -> None:
@@ -101,8 +165,12 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, command: Command) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"kind": "inte')
     assert "incomplete last line" in command("ledger", str(tmp_path / "a")).out
-    private_run(tmp_path / "a", rounds=3, resume=True)
+    with pytest.warns(UserWarning, match="incomplete last line"):
+        private_run(tmp_path / "a", rounds=3, resume=True)
     assert path.read_bytes() == whole
+    for changed in (whole[:-1] + b" ", whole[:-1] + b"\x0b", whole[:-1]):
+        path.write_bytes(changed)
+        assert "line 10 of" in command("ledger", str(tmp_path / "a")).err
 
 
 def test_another_mechanism_is_refused(tmp_path: Path) -> None:
@@ -173,6 +241,21 @@ def test_secure_runs_release_on_the_lattice_and_never_repeat(tmp_path: Path) -> 
 
     steps = load_file(tmp_path / "a" / "checkpoint" / "output.safetensors")["released"] * 2.5 / lattice
     assert torch.equal(steps, steps.round())
+
+
+def test_secure_noise_has_no_gaps_in_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbouring tail probabilities at 8 standard deviations of 650 give neighbouring lattice points, none left out."""
+    from scipy.special import ndtr
+
+    from normec import noise
+
+    first = int(float(ndtr(-8.0)) * 2.0**128)
+    step = int(float(ndtr(-8.0)) * 8.0 * 2.0**-20 / 650 * 2.0**128 / 4)
+    words = np.array([(first + i * step) >> 64 for i in range(4000)], dtype=np.uint64) * np.uint64(2)
+    low = np.array([(first + i * step) & (2**64 - 1) for i in range(4000)], dtype=np.uint64)
+    monkeypatch.setattr(noise.os, "urandom", lambda size: np.concatenate([words, low]).tobytes())
+    steps = np.sort((secure_gaussian((4000,), 650.0, 2.0**-20, CPU) * 2**20).long().numpy())
+    assert steps[-1] - steps[0] > 500 and np.diff(steps).max() == 1
 
 
 def test_secure_noise_is_gaussian() -> None:

@@ -69,6 +69,61 @@ def test_local_is_the_expectation_over_participations(participation: Participati
     assert total == pytest.approx(1e-5, rel=1e-6)
 
 
+def test_colluders_give_no_protection_and_the_honest_all_of_theirs() -> None:
+    plan = Mechanism("secagg", "zero-out", 1.0, 3.0, Full(), 50, 20, min_honest=9, colluders=30)
+    assert epsilon(plan, 1e-5).epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(3.0 * 3 / math.sqrt(20), 1e-5), rel=1e-8)
+    assert not plan.gives_up(39) and plan.gives_up(38)
+    assert plan.exposure(40) == pytest.approx(1 / 10)
+
+
+def test_realised_under_replacement_is_at_twice_the_distance() -> None:
+    plan = mechanism("local", 4.0, Full(), 1, adjacency="replace-one")
+    assert realised(plan, 1e-5, 7.0).epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(7), 1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, 2.0, math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_accountant_refuses_an_impossible_delta(trust: str, delta: float) -> None:
+    with pytest.raises(normec.BadInput, match="delta"):
+        epsilon(mechanism(trust, 2.0, Poisson(0.5), 5), delta)
+    for target in (0.0, math.nan, math.inf):
+        with pytest.raises(normec.BadInput, match="epsilon"):
+            calibrate(mechanism(trust, 0.0, Poisson(0.5), 5), target, 1e-5)
+
+
+def test_a_tiny_delta_is_answered() -> None:
+    for delta in (1e-12, 1e-20):
+        spent = [epsilon(mechanism("local", 2.0, Poisson(rate), 300), delta).epsilon for rate in (0.25, 1.0)]
+        assert 0 < spent[0] < spent[1] < math.inf
+        assert epsilon(mechanism("central", 2.0, Poisson(0.25), 300), delta).epsilon < spent[0]
+
+
+def test_lost_attempts_count_for_every_client(tmp_path: Any) -> None:
+    """Secure noise under local trust: an attempt that was lost may have reached the server, from any client."""
+    from normec.privacy.ledger import Ledger
+
+    class Stop:
+        def started(self, plan: Any) -> None: ...
+
+        def round(self, row: dict[str, Any]) -> None:
+            if row["round"] == 3:
+                raise OSError("stopped")
+
+    choices: dict[str, Any] = {
+        "algorithm": normec.FedNormEC(),
+        "privacy": normec.Privacy(trust="local", noise_multiplier=4.0, noise="secure"),
+    }
+    with pytest.raises(OSError, match="stopped"):
+        quadratic([[1.0]] * 3, rounds=6, out=tmp_path / "a", observer=Stop(), **choices)
+    with open(tmp_path / "a" / "ledger.jsonl") as lines:
+        header = {k: v for k, v in json.loads(lines.readline()).items() if k not in ("kind", "previous", "hash")}
+    ledger = Ledger.open(tmp_path / "a" / "ledger.jsonl", header)
+    ledger.intent(2)  # an attempt at round 3 that came to nothing
+    run = quadratic([[1.0]] * 3, rounds=6, out=tmp_path / "a", resume=True, **choices)
+    assert run.summary["rounds"] < 6  # the budget of six releases is used up
+    assert run.summary["epsilon_realised_max"] == pytest.approx(run.epsilon)
+
+
 def test_gaussian_delta_is_dp_accountings() -> None:
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 

@@ -133,12 +133,11 @@ def ledger(
     if not folder.ledger.exists():
         raise BadInput("DIR", f"={str(run)!r} holds no ledger. Give the folder of a run with privacy.")
     found = read(folder.ledger)
-    for lines, head in folder.ledger_positions():
-        found.check_position(lines, head)
     console = Console()
     for line in ledger_lines(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(privacy_table(of_ledger(found)))
+    if found.counted():
+        console.print(privacy_table(of_ledger(found)))
 
 
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:

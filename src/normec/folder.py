@@ -126,6 +126,8 @@ class RunFolder:
         """Adds one round; each line is complete on disk before the next round starts."""
         with self.metrics.open("a") as lines:
             lines.write(_line(row))
+            lines.flush()
+            os.fsync(lines.fileno())
 
     def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
@@ -162,17 +164,6 @@ class RunFolder:
                 raise ValueError("it is not the output that the ledger names")
             return output
 
-    def ledger_positions(self) -> list[tuple[int, str]]:
-        """The positions of the ledger, lines and hash of the last, that checkpoint and summary remember."""
-        positions = []
-        if self.checkpoint.exists():
-            with self._reading(self.checkpoint), safe_open(self.checkpoint, framework="pt") as file:
-                positions.append(json.loads(file.metadata()["ledger"]))
-        if self.summary.exists():
-            with self._reading(self.summary):
-                positions.append(json.loads(self.summary.read_text(encoding="utf-8"))["ledger"])
-        return [(int(position[0]), str(position[1])) for position in positions if position]
-
     def save_model(self, module: nn.Module) -> None:
         """Writes the parameters and buffers to model.safetensors."""
         entries = module.state_dict().items()
@@ -196,10 +187,21 @@ def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+        _sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+def _sync_folder(path: Path) -> None:
+    """Makes a file's new name durable, where the system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _difference(saved: dict[str, Any], now: dict[str, Any]) -> str | None:

@@ -34,14 +34,15 @@ def seeded_gaussian(shape: tuple[int, ...], std: float, streams: Streams, k: int
 def secure_gaussian(shape: tuple[int, ...], std: float, lattice: float, device: torch.device) -> Tensor:
     """Noise N(0, std² I) from the operating system's generator, rounded to whole multiples of `lattice`; float64.
 
-    Each coordinate takes 64 random bits, one for its sign and 63 for the tail probability of its size, which reach 9
-    standard deviations. Rounding the sum of a message on the lattice and Gaussian noise is post-processing, so that the
-    Gaussian's guarantee holds.
+    Each coordinate takes 128 random bits, one for its sign and 127 for the tail probability of its size. The probability
+    keeps float64's relative precision down to 2^-128, so that every lattice point can be drawn up to 13 standard deviations:
+    a gap in the tail would tell which message was there. Rounding the sum of a message on the lattice and Gaussian noise is
+    post-processing, so that the Gaussian's guarantee holds.
     """
     from scipy.special import ndtri
 
-    words = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64)
-    tail = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64  # in (0, 1/2]
+    words, low = np.frombuffer(os.urandom(16 * math.prod(shape)), dtype=np.uint64).reshape(2, -1)
+    tail = ((words >> np.uint64(1)).astype(np.float64) + (low.astype(np.float64) + 0.5) * 2.0**-64) * 2.0**-64  # in (0, 1/2]
     sign = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
     steps = np.rint(sign * -ndtri(tail) * (std / lattice))
     return torch.from_numpy(steps.reshape(shape)).mul_(lattice).to(device)

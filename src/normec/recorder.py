@@ -147,14 +147,14 @@ class Recorder:
     def checkpoint(self, state: State) -> None:
         """Saves the state, so that a resumed run goes on from here."""
         if self.folder is not None:
-            self.folder.save_checkpoint(
-                self._tensors(state), {name: getattr(state, name) for name in COUNTS} | {"ledger": self._position()}
-            )
+            self.folder.save_checkpoint(self._tensors(state), {name: getattr(state, name) for name in COUNTS})
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
         module = self.plan.model.load(state.x)
-        end = End(self.claim(), self.metrics[-1], state.given_up, float(state.exposure.max()), self._position())
+        lost = self._counted(state.rounds_done) - state.rounds_done  # attempts whose cohorts nobody knows any more
+        exposure = float(state.exposure.max()) + lost / self.plan.mechanism.honest
+        end = End(self.claim(), self.metrics[-1], state.given_up, exposure)
         summary = summarize(self.plan, end, self._description)
         if self.folder:
             self.folder.save_model(module)
@@ -172,16 +172,11 @@ class Recorder:
         if self.plan.mechanism.trust == "none":
             return
         self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
-        for lines, head in folder.ledger_positions():
-            self._ledger.check_position(lines, head)
         self._ledger.check_covers(folder.visible_rounds())
 
     def _counted(self, rounds_done: int) -> int:
         """How many releases count after so many rounds."""
         return rounds_done if self._ledger is None or self._ledger.seeded else self._ledger.counted()
-
-    def _position(self) -> tuple[int, str] | None:
-        return (len(self._ledger.lines), self._ledger.head) if self._ledger else None
 
     @property
     def _server_slots(self) -> tuple[str, ...]:

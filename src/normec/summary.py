@@ -50,14 +50,12 @@ class End(NamedTuple):
     """How a run ended.
 
     last: the last line of the metrics. given_up: rounds that released nothing. exposure: the largest of the clients'.
-    ledger: its position, where there is one.
     """
 
     claim: Spent
     last: dict[str, Any]
     given_up: int
     exposure: float
-    ledger: tuple[int, str] | None
 
 
 def ledger_header(plan: Plan) -> dict[str, Any]:
@@ -117,7 +115,6 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "train_loss": last["train_loss"],
         "rounds": last["round"],
         "given_up_rounds": end.given_up,
-        "ledger": end.ledger,
         "transmissions": last["transmissions"],
         "bytes_up": last["bytes_up"],
         "bytes_down": last["bytes_down"],

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from normec.errors import BadInput
 from normec.privacy.mechanism import PER_CLIENT, Mechanism
 
 UNAMPLIFIED = "gaussian without amplification"
@@ -36,6 +37,8 @@ SMALLEST_PLD_DELTA = 1e-14
 """PLD truncates tails of about this mass, and answers infinity below."""
 
 
+MOST_PLD_POINTS = 5_000_000
+"""Of the composed distribution, by its mean loss over the grid's step: more take over a gigabyte."""
 MOST_PLD_ROUNDS = 100_000
 """Beyond, a grid that resolves ε takes too long."""
 
@@ -55,6 +58,9 @@ def epsilon(mechanism: Mechanism, delta: float) -> Spent:
     """ε of all rounds of a mechanism at δ; infinite without noise, 0 for no rounds. A pure function."""
     if not mechanism.private:
         return NOTHING
+    if not (0 < delta < 1) or not (0 <= mechanism.rounds < math.inf) or not mechanism.noise_multiplier < math.inf:
+        problem = f"={delta!r}, noise_multiplier={mechanism.noise_multiplier!r}, rounds={mechanism.rounds!r}: "
+        raise BadInput("delta", problem + "give 0 < delta < 1, a finite noise and rounds >= 0.")
     if mechanism.rounds == 0:
         return Spent(0.0, "none")
     if mechanism.trust in PER_CLIENT:
@@ -97,10 +103,11 @@ def over_participations(mechanism: Mechanism, delta: float) -> Spent:
     import scipy.optimize
     from scipy.stats import binom
 
-    counts = np.unique(binom.ppf([1e-20, 1 - 1e-16], mechanism.rounds, mechanism.rate).clip(0, mechanism.rounds))
-    rounds = np.arange(max(counts[0], 1), counts[-1] + 1)
-    weights = binom.pmf(rounds, mechanism.rounds, mechanism.rate)
-    beyond = float(binom.sf(counts[-1], mechanism.rounds, mechanism.rate))
+    participations = binom(mechanism.rounds, mechanism.rate)
+    low, high = (int(end) for end in (participations.ppf(1e-9 * delta), participations.isf(1e-9 * delta)))
+    rounds = np.arange(max(low, 1), high + 1)
+    weights = participations.pmf(rounds)
+    beyond = float(participations.cdf(low - 1) + participations.sf(high))  # left out, and counted whole
     mu = mechanism.distance * np.sqrt(rounds / mechanism.honest) / mechanism.noise_multiplier
 
     def excess(epsilon: float) -> float:
@@ -108,10 +115,10 @@ def over_participations(mechanism: Mechanism, delta: float) -> Spent:
 
     if excess(0.0) <= 0:
         return Spent(0.0, OVER_PARTICIPATIONS)
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    root = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-10, rtol=1e-12))
+    largest = 1.0
+    while excess(largest) > 0:
+        largest *= 2
+    root = float(scipy.optimize.brentq(excess, 0.0, largest, xtol=1e-10, rtol=1e-12))
     return Spent(root * (1 + 1e-9), OVER_PARTICIPATIONS)
 
 
@@ -203,6 +210,8 @@ def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
         return Spent(math.inf, "PLD")
     noise = mechanism.noise_multiplier / mechanism.distance
     if noise < SMALLEST_PLD_NOISE:
+        return Spent(math.inf, "PLD")
+    if mechanism.rounds * mechanism.rate / (2 * noise**2) > MOST_PLD_POINTS * max(1e-3 * (FINE_PLD_NOISE / noise) ** 2, grid or 1e-3):
         return Spent(math.inf, "PLD")
     coarsest = 1e-3 * (FINE_PLD_NOISE / noise) ** 2 if noise < FINE_PLD_NOISE else 0.0
     if grid is None:

@@ -24,6 +24,8 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     Raises:
         BadInput: where no noise multiplier up to 10⁶ reaches the target.
     """
+    if not (0 < target < math.inf):
+        raise BadInput("epsilon", f"={target!r} must be a finite number > 0.")
     grid = pld_grid(target, mechanism.rounds)
 
     def guess(noise: float) -> float:
@@ -33,16 +35,19 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     def claim(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
         tight = pld(trial, delta, grid).epsilon if trial.trust == "central" else math.inf
-        return (tight if tight < math.inf else epsilon(trial, delta).epsilon) - target
+        return min(tight, unamplified(trial, delta).epsilon) - target if tight < math.inf else epsilon(trial, delta).epsilon - target
 
     if mechanism.trust in PER_CLIENT:
         noise = _root(claim, 1.0, 2.0)
     else:
-        noise = _root(guess, 1.0, 2.0)
+        noise = _root(guess, 1.0, 2.0, largest=1e15)
         if mechanism.sampling != "full":
             noise = _root(claim, 0.75 * noise, 1.02 * noise)
+    step = 1e-7
     while epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon > target:
-        noise *= 1 + 1e-5
+        noise, step = noise * (1 + step), 2 * step
+    if noise > LARGEST_NOISE:
+        raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
     return noise
 
 
@@ -56,14 +61,14 @@ def affordable_rounds(mechanism: Mechanism, limit: float, delta: float) -> int:
     return low
 
 
-def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Where the decreasing function `excess` crosses zero, to a relative 1e-6; [low, high] is widened to bracket it."""
+def _root(excess: Callable[[float], float], low: float, high: float, largest: float = LARGEST_NOISE) -> float:
+    """Where the decreasing function `excess` crosses zero, to a relative 1e-8; [low, high] is widened to bracket it."""
     import scipy.optimize
 
     while excess(high) > 0:
         low, high = high, 2 * high
-        if high > LARGEST_NOISE:
+        if high > largest:
             raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
     while excess(low) <= 0:
         low, high = low / 2, low
-    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-6 * low, rtol=1e-6))
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-8 * low, rtol=1e-8))

@@ -1,8 +1,9 @@
 """The privacy ledger: every release of a run, written down before it can be seen, in a chain of hashes.
 
 A line is a JSON object with the hash of the line before (`previous`) and its own (`hash`); each is on disk before the run
-goes on. The first line is the header: the mechanism that was accounted. For each round `intent` is written before any
-coin or noise is drawn, `commit` with the hash of the output before the output is visible, and `release` after.
+goes on, and so is, in a file beside it, how many lines there are. The first line is the header: the mechanism that was
+accounted. For each round `intent` is written before any coin or noise is drawn, `commit` with the hash of the output
+before the output is visible, and `release` after.
 
 What counts: with seeded noise a retried round replays the same streams, is the same release, and counts once. With
 secure noise a retry draws anew, and every intent counts, unless the committed output itself is released.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ class Ledger:
         """
         ledger = read(path) if path.exists() else cls(path)
         if ledger.torn:
+            warnings.warn(f"{path}: an incomplete last line, of a process that was killed while writing, is dropped", stacklevel=2)
             ledger._drop_torn_line()
         if not ledger.lines:
             ledger._append("header", header)
@@ -95,18 +98,6 @@ class Ledger:
         """Round k ends without an output."""
         self._append("given up", {"round": k})
 
-    def check_position(self, lines: int, head: str) -> None:
-        """Refuses a ledger that is behind a checkpoint's, or another one.
-
-        Raises:
-            BadInput: naming the line.
-        """
-        if len(self.lines) < lines:
-            end = f"ends at line {len(self.lines)}; the run had come to line {lines}"
-            raise BadInput("ledger", f": {self.path} {end}. Lines are missing.")
-        if self.lines[lines - 1]["hash"] != head:
-            raise BadInput("ledger", f": line {lines} of {self.path} is not the one that the run had come to.")
-
     def check_covers(self, visible: int) -> None:
         """Refuses a ledger on which fewer rounds began than were seen.
 
@@ -124,6 +115,12 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
         self.lines.append(line)
+        beside = _head_path(self.path).with_suffix(".part")
+        with beside.open("w") as file:
+            json.dump([len(self.lines), line["hash"]], file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(_head_path(self.path))
 
     def _drop_torn_line(self) -> None:
         with self.path.open("rb+") as file:
@@ -141,6 +138,8 @@ def read(path: Path) -> Ledger:
         *whole, rest = path.read_bytes().split(b"\n")
     except OSError as error:
         raise BadInput("ledger", f": {path} cannot be read ({error.strerror}).") from None
+    if _parse(rest.partition(b"}")[0] + b"}") is not None:
+        raise BadInput("ledger", f": line {len(whole) + 1} of {path} was changed.")  # a torn line has no end
     lines: list[Line] = []
     for number, text in enumerate(whole, start=1):
         line = _parse(text)
@@ -149,7 +148,29 @@ def read(path: Path) -> Ledger:
         if line.get("previous") != (lines[-1]["hash"] if lines else ""):
             raise BadInput("ledger", f": a line before line {number} of {path} is missing.")
         lines.append(line)
+    _check_head(path, lines)
     return Ledger(path, lines, torn=bool(rest))
+
+
+def _check_head(path: Path, lines: list[Line]) -> None:
+    """The file beside a ledger holds the number of its lines and the hash of the last, so that a lost end is missed."""
+    try:
+        number, head = json.loads(_head_path(path).read_text())
+        found = lines[number - 1]["hash"] if number <= len(lines) else None
+    except FileNotFoundError:
+        if len(lines) <= 1:  # killed before the first head was written
+            return
+        raise BadInput("ledger", f": {_head_path(path)} is missing, which holds the number of lines of {path}.") from None
+    except (OSError, ValueError, TypeError, IndexError):
+        raise BadInput("ledger", f": {_head_path(path)}, which holds the number of lines of {path}, is damaged.") from None
+    if found is None:
+        raise BadInput("ledger", f": {path} ends at line {len(lines)} and had come to line {number}. Lines are missing.")
+    if found != head:
+        raise BadInput("ledger", f": line {number} of {path} is not the one that was written.")
+
+
+def _head_path(path: Path) -> Path:
+    return path.with_suffix(".head")
 
 
 def _parse(text: bytes) -> Line | None:

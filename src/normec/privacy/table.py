@@ -43,6 +43,9 @@ class Query(Settings):
             raise BadInput("epsilon", f"={self.epsilon} and noise_multiplier={self.noise_multiplier}: give only one.")
         if self.noise == "paper" and self.epsilon is None:
             raise BadInput("epsilon", " is missing: noise='paper' is a formula in it. Give epsilon.")
+        if self.min_honest is not None and self.min_honest + self.colluders > self.clients:
+            problem = f"={self.min_honest} with {self.colluders} colluders gives up every round of {self.clients} clients. Lower it."
+            raise BadInput("min_honest", problem)
 
     @property
     def chosen_delta(self) -> float:
@@ -107,7 +110,7 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
     rate = {} if header["scheme"] == "full" else {"rate": header["rate"]}
     honest = {"min_honest": header["min_honest"]} if header["trust"] == "secagg" else {}
-    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, rounds=max(1, ledger.counted())))
+    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, rounds=ledger.counted()))
 
 
 def notes(query: Query) -> list[str]:
