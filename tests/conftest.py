@@ -55,6 +55,19 @@ def checkpoint_of(run: normec.Run) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in load_file(run.folder / "checkpoint" / "state.safetensors").items()}
 
 
+class FailsAt:
+    """An observer that ends a run after the metrics of a round were written, before its checkpoint."""
+
+    def __init__(self, round: int) -> None:
+        self.stop = round
+
+    def started(self, plan: Any) -> None: ...
+
+    def round(self, row: dict[str, Any]) -> None:
+        if row["round"] == self.stop:
+            raise OSError("stopped")
+
+
 class Outcome(NamedTuple):
     code: int
     out: str

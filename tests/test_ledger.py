@@ -15,7 +15,7 @@ import torch
 from scipy.stats import kstest
 
 import normec
-from conftest import Outcome, quadratic, x_of
+from conftest import FailsAt, Outcome, quadratic, x_of
 from normec.noise import lattice_for, secure_gaussian, to_lattice
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import Ledger, read
@@ -77,15 +77,8 @@ def test_changed_or_missing_lines_are_named(tmp_path: Path, command: Command) ->
 
 
 def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
-    class Stop:
-        def started(self, plan: Any) -> None: ...
-
-        def round(self, row: dict[str, Any]) -> None:
-            if row["round"] == 3:
-                raise OSError("stopped")
-
     with pytest.raises(OSError, match="stopped"):
-        private_run(tmp_path / "a", observer=Stop(), engine=normec.Engine(checkpoint_every=100))
+        private_run(tmp_path / "a", observer=FailsAt(3), engine=normec.Engine(checkpoint_every=100))
     (tmp_path / "a" / "ledger.jsonl").unlink()
     with pytest.raises(normec.BadInput, match="knows of 0 rounds and 3 were seen"):
         private_run(tmp_path / "a", resume=True, engine=normec.Engine(checkpoint_every=100))
@@ -98,24 +91,11 @@ def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
         private_run(tmp_path / "b", resume=True)
 
 
-class Fails:
-    """Ends a run after the metrics of a round were seen, before its checkpoint."""
-
-    def __init__(self, round: int) -> None:
-        self.stop = round
-
-    def started(self, plan: Any) -> None: ...
-
-    def round(self, row: dict[str, Any]) -> None:
-        if row["round"] == self.stop:
-            raise OSError("stopped")
-
-
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_the_end_of_an_unfinished_ledger_is_missed_too(tmp_path: Path, noise: str) -> None:
     privacy = normec.Privacy(trust="central", epsilon=3.0, noise=noise)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="stopped"):
-        private_run(tmp_path / "a", privacy=privacy, observer=Fails(3))
+        private_run(tmp_path / "a", privacy=privacy, observer=FailsAt(3))
     path = tmp_path / "a" / "ledger.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
     for dropped in range(1, len(whole)):
@@ -140,7 +120,7 @@ def test_a_committed_output_is_released_without_another_draw(tmp_path: Path, mon
     monkeypatch.setattr(module, "secure_gaussian", watching)
     privacy = normec.Privacy(trust="central", epsilon=3.0, noise="secure")
     with pytest.raises(OSError, match="stopped"):
-        private_run(tmp_path / "a", privacy=privacy, observer=Fails(3))
+        private_run(tmp_path / "a", privacy=privacy, observer=FailsAt(3))
     seen = json.loads((tmp_path / "a" / "metrics.jsonl").read_text().splitlines()[3])
     run = private_run(tmp_path / "a", privacy=privacy, resume=True)
     assert draws == ["intent"] * 6
@@ -196,16 +176,9 @@ def test_counting_of_retries(tmp_path: Path) -> None:
 
 
 def test_two_halves_spend_what_the_whole_does(tmp_path: Path) -> None:
-    class Stop:
-        def started(self, plan: Any) -> None: ...
-
-        def round(self, row: dict[str, Any]) -> None:
-            if row["round"] == 50:
-                raise OSError("stopped")
-
     whole = private_run(tmp_path / "whole", rounds=100)
     with pytest.raises(OSError, match="stopped"):
-        private_run(tmp_path / "half", rounds=100, observer=Stop())
+        private_run(tmp_path / "half", rounds=100, observer=FailsAt(50))
     halves = private_run(tmp_path / "half", rounds=100, resume=True)
     assert halves.epsilon == pytest.approx(whole.epsilon, abs=1e-9)
     assert read(tmp_path / "half" / "ledger.jsonl").counted() == 100

@@ -17,7 +17,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import normec
-from conftest import Outcome, checkpoint_of, x_of
+from conftest import FailsAt, Outcome, checkpoint_of, x_of
 
 DIGITS_X, DIGITS_Y = load_digits(return_X_y=True)
 DIGITS_X = DIGITS_X / 16.0
@@ -206,17 +206,9 @@ def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
         pass
 
 
-class FailAfter(StopAfter):
-    """Ends a run without a word, before its first checkpoint."""
-
-    def round(self, row: dict[str, Any]) -> None:
-        if row["round"] == self.stop:
-            raise OSError("the power went out")
-
-
 def test_resume_before_the_first_checkpoint_refuses_another_configuration(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="power"):
-        run(out=tmp_path / "a", observer=FailAfter(1))
+    with pytest.raises(OSError, match="stopped"):
+        run(out=tmp_path / "a", observer=FailsAt(1))
     before = (tmp_path / "a" / "metrics.jsonl").read_bytes()
     with pytest.raises(normec.BadInput, match="seed=42 there, 43 here"):
         run(out=tmp_path / "a", resume=True, seed=43)

@@ -16,7 +16,7 @@ import torch
 from scipy.stats import binom
 
 import normec
-from conftest import Outcome, checkpoint_of, quadratic, x_of
+from conftest import FailsAt, Outcome, checkpoint_of, quadratic, x_of
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, realised
 from normec.privacy.accountant import gaussian_delta
@@ -102,19 +102,12 @@ def test_lost_attempts_count_for_every_client(tmp_path: Any) -> None:
     """Secure noise under local trust: an attempt that was lost may have reached the server, from any client."""
     from normec.privacy.ledger import Ledger
 
-    class Stop:
-        def started(self, plan: Any) -> None: ...
-
-        def round(self, row: dict[str, Any]) -> None:
-            if row["round"] == 3:
-                raise OSError("stopped")
-
     choices: dict[str, Any] = {
         "algorithm": normec.FedNormEC(),
         "privacy": normec.Privacy(trust="local", noise_multiplier=4.0, noise="secure"),
     }
     with pytest.raises(OSError, match="stopped"):
-        quadratic([[1.0]] * 3, rounds=6, out=tmp_path / "a", observer=Stop(), **choices)
+        quadratic([[1.0]] * 3, rounds=6, out=tmp_path / "a", observer=FailsAt(3), **choices)
     with open(tmp_path / "a" / "ledger.jsonl") as lines:
         header = {k: v for k, v in json.loads(lines.readline()).items() if k not in ("kind", "previous", "hash")}
     ledger = Ledger.open(tmp_path / "a" / "ledger.jsonl", header)
