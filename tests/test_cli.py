@@ -126,7 +126,9 @@ def test_privacy_can_be_switched_off_over_a_file(command: Command) -> None:
 
 
 def test_delta_that_is_too_large_is_warned_about(command: Command) -> None:
-    assert "warning: delta=0.02 is not below 1/clients=0.01" in command("train", "rounds=1", "privacy.delta=0.02", "--out", "run").out
+    done = command("train", "rounds=1", "privacy.delta=0.02", "--out", "run")
+    assert "warning: delta=0.02 is not below 1/clients=0.01" in done.out
+    assert json.loads(Path("run/summary.json").read_text())["claim"].endswith("Warning: δ is not below 1/clients = 0.01.")
 
 
 def test_default_folder_is_new_each_time(command: Command) -> None:

@@ -33,11 +33,12 @@ def privacy_sentence(mechanism: Mechanism, claim: Spent, delta: float, beside: s
         reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
         return f"Not private: {reason}, ε = ∞."
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
+    exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if delta >= 1 / mechanism.clients else ""
     who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest)
     return (
         f"Client-level (ε = {upper(claim.epsilon)}, δ = {delta!r}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
-        f"{mechanism.rounds} rounds, accountant: {claim.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}"
+        f"{mechanism.rounds} rounds, accountant: {claim.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}{exposed}"
     )
 
 
