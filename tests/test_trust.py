@@ -76,6 +76,14 @@ def test_colluders_give_no_protection_and_the_honest_all_of_theirs() -> None:
     assert plan.exposure(40) == pytest.approx(1 / 10)
 
 
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_no_amplified_bound_is_shown_where_participants_are_known(trust: str) -> None:
+    honest = 2 if trust == "secagg" else None
+    privacy = normec.Privacy(trust=trust, noise_multiplier=4.0, adjacency="replace-one", min_honest=honest)  # type: ignore[arg-type]
+    run = quadratic([[1.0]] * 8, algorithm=normec.FedNormEC(), participation=normec.Poisson(0.5), privacy=privacy, rounds=5)
+    assert run.summary["epsilon_by_group_privacy"] is None and "substitution" not in run.summary["claim"]
+
+
 def test_realised_under_replacement_is_at_twice_the_distance() -> None:
     plan = mechanism("local", 4.0, Full(), 1, adjacency="replace-one")
     assert realised(plan, 1e-5, 7.0).epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(2.0 / math.sqrt(7), 1e-5), rel=1e-9)

@@ -86,8 +86,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     """The content of summary.json. ε is null where it is infinite."""
     mechanism, claim, last = plan.mechanism, end.claim, end.last
     private, delta = mechanism.private, plan.delta or 0.0
-    substitution = private and mechanism.sampling == "poisson" and mechanism.adjacency == "replace-one"
-    careful = by_group_privacy(mechanism, delta).epsilon if substitution else None
+    careful = by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None
     busiest = realised(mechanism, delta, end.exposure).epsilon if private and mechanism.trust in PER_CLIENT else None
     beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
     if busiest is not None:

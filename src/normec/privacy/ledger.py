@@ -58,7 +58,7 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """The hash of the last line: with the number of lines, the position that a checkpoint remembers."""
+        """The hash of the last line."""
         return str(self.lines[-1]["hash"])
 
     def counted(self) -> int:

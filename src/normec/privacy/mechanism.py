@@ -31,6 +31,12 @@ PER_CLIENT: tuple[Trust, ...] = ("secagg", "local")
 """Where each participant adds noise, and the adversary knows who takes part."""
 
 
+def default_delta(clients: int) -> float:
+    """min(1e-5, M^(−1.1)): below one over the clients."""
+    delta: float = min(1e-5, clients**-1.1)
+    return delta
+
+
 class Privacy(Settings):
     """What is promised: the `[privacy]` section.
 
@@ -71,8 +77,8 @@ class Privacy(Settings):
             raise BadInput("epsilon", f"={self.epsilon}, noise_multiplier={self.noise_multiplier}: {problem}")
 
     def delta_for(self, clients: int) -> float:
-        """δ: the given one, or min(1e-5, M^(−1.1))."""
-        return self.delta if self.delta is not None else min(1e-5, clients**-1.1)
+        """δ: the given one, or the default."""
+        return self.delta if self.delta is not None else default_delta(clients)
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,12 @@ class Mechanism:
     @property
     def private(self) -> bool:
         return self.trust != "none" and self.noise_multiplier >= SMALLEST_NOISE
+
+    @property
+    def relies_on_substitution(self) -> bool:
+        """Whether the claim rests on how replacing a client acts under Poisson sampling, and wants a second bound beside it."""
+        amplified = self.trust == "central" and self.sampling == "poisson"
+        return self.private and amplified and self.adjacency == "replace-one"
 
     @property
     def honest(self) -> int:

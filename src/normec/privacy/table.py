@@ -11,7 +11,7 @@ from normec.participation import Full, Participation, participation_from_table
 from normec.privacy.accountant import by_group_privacy, epsilon
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
-from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust
+from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
 from normec.settings import Count, OpenUnit, Probability, Rounds, Settings
 
 TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")
@@ -49,8 +49,8 @@ class Query(Settings):
 
     @property
     def chosen_delta(self) -> float:
-        """δ: the given one, or min(1e-5, M^(−1.1))."""
-        return self.delta if self.delta is not None else min(1e-5, self.clients**-1.1)
+        """δ: the given one, or the default."""
+        return self.delta if self.delta is not None else default_delta(self.clients)
 
     @property
     def participation(self) -> Participation:
@@ -87,7 +87,6 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         target = 8.0 if query.epsilon is None else query.epsilon
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, target, delta))
     spent = epsilon(mechanism, delta)
-    subtle = trust == "central" and mechanism.private and query.adjacency == "replace-one" and mechanism.sampling == "poisson"
     return {
         "trust": trust,
         "adjacency": mechanism.adjacency,
@@ -100,7 +99,7 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier,
         "accountant": spent.accountant,
         "min_honest": mechanism.honest if trust == "secagg" else None,
-        "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if subtle else None,
+        "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None,
     }
 
 
