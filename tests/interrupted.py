@@ -1,6 +1,8 @@
-"""Runs that are killed at random moments, in processes forked from this one: `python interrupted.py FOLDER NOISE RUNS SEED`.
+"""Runs that are killed, in processes forked from this one, and go on.
 
-Prints one JSON object a run. After each kill the ledger must count at least what could be seen.
+`python interrupted.py FOLDER NOISE RUNS SEED` kills each run five times at random steps of its writing;
+`python interrupted.py FOLDER NOISE` kills runs of 2 rounds once, at each of their steps. Prints one JSON object a run. After
+each kill the ledger must count at least what could be seen.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ ROUNDS = 25
 CENTRES = np.random.default_rng(0).normal(size=(6, 40))
 
 
-def train(folder: Path, noise: str, seed: int) -> normec.Run:
+def train(folder: Path, noise: str, seed: int, rounds: int = ROUNDS) -> normec.Run:
     return normec.train(
         model=Point,
         data=normec.Federation.from_clients([(a[None], np.zeros(1)) for a in CENTRES]),
@@ -34,7 +36,7 @@ def train(folder: Path, noise: str, seed: int) -> normec.Run:
         local=normec.GD(steps=1),
         participation=normec.Poisson(0.5),
         privacy=normec.Privacy(trust="local", epsilon=4.0, noise=noise),  # type: ignore[arg-type]
-        rounds=ROUNDS,
+        rounds=rounds,
         seed=seed,
         loss=half_square,
         engine=normec.Engine(checkpoint_every=4),
@@ -63,14 +65,14 @@ def kill_at(moment: int) -> None:
     RunFolder.append_metrics = around(RunFolder.append_metrics)  # type: ignore[method-assign]
 
 
-def attempt(folder: Path, noise: str, seed: int, moment: int | None) -> bool:
+def attempt(folder: Path, noise: str, seed: int, moment: int | None, rounds: int = ROUNDS) -> bool:
     """One process; killed at a moment unless that is None. Says whether it was killed."""
     pid = os.fork()
     if pid == 0:
         try:
             if moment is not None:
                 kill_at(moment)
-            train(folder, noise, seed)
+            train(folder, noise, seed, rounds)
             os._exit(0)
         except BaseException as error:
             print(repr(error), file=sys.stderr, flush=True)
@@ -86,30 +88,57 @@ def visible(folder: Path) -> int:
     return max(path.read_bytes().count(b"\n") - 1, 0) if path.exists() else 0
 
 
-def interrupted(folder: Path, noise: str, seed: int, kills: int) -> dict[str, Any]:
-    """Kills a run several times, lets it end, and compares."""
-    killed = 0
-    for moment in np.random.default_rng(seed).integers(1, 31, kills).tolist():
-        killed += attempt(folder / "run", noise, seed, moment)
-        if (folder / "run" / "ledger.jsonl").exists():
-            ledger = read(folder / "run" / "ledger.jsonl")
-            assert not ledger.lines or ledger.counted() >= visible(folder / "run")
-    assert not attempt(folder / "run", noise, seed, None)
-    run = train(folder / "run", noise, seed)  # a finished run: nothing more is released
-    ledger, whole = read(folder / "run" / "ledger.jsonl"), checkpoint_of(train(folder / "whole", noise, seed))
-    equal = all(np.array_equal(value, whole[name]) for name, value in checkpoint_of(run).items())
+def check(folder: Path) -> None:
+    """The chain is whole, and counts at least what could be seen."""
+    if (folder / "ledger.jsonl").exists():
+        ledger = read(folder / "ledger.jsonl")
+        assert not ledger.lines or ledger.counted() >= visible(folder)
+
+
+def outcome(folder: Path, whole: normec.Run, noise: str, seed: int, rounds: int) -> dict[str, Any]:
+    """A finished run beside one that nobody interrupted; training it again releases nothing more."""
+    run = train(folder, noise, seed, rounds)
+    ledger, expected = read(folder / "ledger.jsonl"), checkpoint_of(whole)
     return {
-        "killed": killed,
         "counted": ledger.counted(),
+        "committed": sum(line["kind"] == "commit" for line in ledger.lines),
         "rounds": run.summary["rounds"],
         "epsilon": run.epsilon,
-        "equal": equal,
+        "equal": all(np.array_equal(value, expected[name]) for name, value in checkpoint_of(run).items()),
         "retried": len(ledger.retried()),
     }
 
 
+def killed_often(folder: Path, noise: str, seed: int, kills: int) -> dict[str, Any]:
+    """Kills a run several times at random, lets it end, and compares."""
+    killed = 0
+    for moment in np.random.default_rng(seed).integers(1, 31, kills).tolist():
+        killed += attempt(folder / "run", noise, seed, moment)
+        check(folder / "run")
+    assert not attempt(folder / "run", noise, seed, None)
+    whole = train(folder / "whole", noise, seed)
+    return {"killed": killed, **outcome(folder / "run", whole, noise, seed, ROUNDS)}
+
+
+def killed_everywhere(folder: Path, noise: str, rounds: int) -> Iterator[dict[str, Any]]:
+    """Kills a run once, at its first step of writing, at its second, and so on to its last."""
+    whole = train(folder / "whole", noise, 0, rounds)
+    for moment in itertools.count(1):
+        here = folder / str(moment)
+        if not attempt(here, noise, 0, moment, rounds):
+            return
+        check(here)
+        assert not attempt(here, noise, 0, None, rounds)
+        yield {"killed": 1, **outcome(here, whole, noise, 0, rounds)}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    where, noise, runs, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    for number in range(runs):
-        print(json.dumps(interrupted(where / str(number), noise, seed + number, kills=5)), flush=True)
+    where, noise = Path(sys.argv[1]), sys.argv[2]
+    if len(sys.argv) == 3:
+        results: Iterable[dict[str, Any]] = killed_everywhere(where, noise, rounds=2)
+    else:
+        runs, seed = int(sys.argv[3]), int(sys.argv[4])
+        results = (killed_often(where / str(number), noise, seed + number, kills=5) for number in range(runs))
+    for result in results:
+        print(json.dumps(result), flush=True)

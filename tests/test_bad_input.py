@@ -56,6 +56,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "privacy.noise": [*TEXTS, "quantum"],
     "privacy.stop_at": POSITIVE,
     "privacy.min_honest": [*COUNTS, "101"],
+    "privacy.client_limit": POSITIVE,
     "privacy.colluders": [*NOT_NUMBERS, "-1", "1.5", "100"],
     "engine.backend": [*TEXTS, "vmap", "ray"],
     "engine.workers": COUNTS,
@@ -69,6 +70,7 @@ WITH = {
     "data.concentration": ["data.partition=dirichlet"],
     "data.classes_per_client": ["data.partition=shards"],
     "privacy.min_honest": ["privacy.trust=secagg"],
+    "privacy.client_limit": ["privacy.trust=local"],
     "privacy.colluders": ["privacy.trust=secagg", "privacy.min_honest=10"],
 }
 """Settings that act only together with another one."""

@@ -184,15 +184,17 @@ def test_two_halves_spend_what_the_whole_does(tmp_path: Path) -> None:
     assert read(tmp_path / "half" / "ledger.jsonl").counted() == 100
 
 
+def killed(*arguments: str) -> list[dict[str, Any]]:
+    script = Path(__file__).with_name("interrupted.py")
+    done = subprocess.run([sys.executable, "-W", "error", str(script), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @pytest.mark.parametrize(("noise", "seed"), [("seeded", 100), ("secure", 200)])
 def test_killed_at_random_moments(tmp_path: Path, noise: str, seed: int) -> None:
     """10 runs each, killed 5 times each at random steps of their writing: the ledger counts what was released, and the run ends within its ε."""
-    script = Path(__file__).with_name("interrupted.py")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(tmp_path), noise, "10", str(seed)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines()]
+    results = killed(str(tmp_path), noise, "10", str(seed))
     assert [result["killed"] for result in results] == [5] * 10
     for result in results:
         assert result["epsilon"] <= 4.0 and result["counted"] <= 25
@@ -201,6 +203,18 @@ def test_killed_at_random_moments(tmp_path: Path, noise: str, seed: int) -> None
         else:
             assert result["rounds"] <= result["counted"]
     assert any(result["retried"] for result in results)
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_killed_at_every_moment(tmp_path: Path, noise: str) -> None:
+    """Runs of 2 rounds, killed once before or after each durable step: with secure noise an attempt without a commit costs a round."""
+    results = killed(str(tmp_path), noise)
+    assert len(results) > 50
+    lost = [result["counted"] - result["committed"] if noise == "secure" else 0 for result in results]
+    assert [result["rounds"] for result in results] == [2 - each for each in lost]
+    assert all(result["epsilon"] <= 4.0 and result["counted"] == 2 for result in results)
+    assert set(lost) == ({0, 1} if noise == "secure" else {0})
+    assert noise == "secure" or all(result["equal"] for result in results)
 
 
 def test_secure_runs_release_on_the_lattice_and_never_repeat(tmp_path: Path) -> None:

@@ -64,18 +64,45 @@ def test_calibration_never_gives_less_privacy_than_asked(target: float, rate: fl
     assert target - 2e-3 <= spent <= target
 
 
-@pytest.mark.parametrize("participation", [Full(), Poisson(0.2), Fixed(0.2)])
-@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-def test_monotone(participation: Participation, adjacency: str) -> None:
-    by_rounds = [epsilon(mechanism(2.0, participation, rounds, adjacency), 1e-5).epsilon for rounds in (0, 1, 2, 10, 100)]
-    by_noise = [epsilon(mechanism(noise, participation, 10, adjacency), 1e-5).epsilon for noise in (0.2, 0.5, 1.0, 4.0)]
-    assert by_rounds[0] == 0 and all(np.diff(by_rounds) > 0)
-    assert all(np.diff(by_noise) < 0)
+SETTINGS: dict[str, Any] = {
+    "trust": st.sampled_from(["central", "local", "secagg"]),
+    "adjacency": st.sampled_from(["zero-out", "replace-one"]),
+    "noise": st.floats(0.4, 20),
+    "rate": st.floats(0.01, 1),
+    "rounds": st.integers(1, 200),
+}
+GENERATED = settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
 
 
-def test_amplification_grows_as_the_rate_falls() -> None:
-    by_rate = [epsilon(mechanism(1.5, Poisson(rate), 50), 1e-5).epsilon for rate in (0.01, 0.1, 0.5, 1.0)]
-    assert all(np.diff(by_rate) > 0)
+def spent(trust: Any, adjacency: Any, noise: float, participation: Participation, rounds: int) -> float:
+    return epsilon(Mechanism(trust, adjacency, 1.0, noise, participation, 1000, rounds, min_honest=3), 1e-5).epsilon
+
+
+@GENERATED
+@given(**SETTINGS, fixed=st.booleans(), more=st.floats(1.01, 3))
+def test_epsilon_falls_with_the_noise(trust: str, adjacency: str, noise: float, rate: float, rounds: int, fixed: bool, more: float) -> None:
+    part = Fixed(rate) if fixed else Poisson(rate)
+    assert spent(trust, adjacency, more * noise, part, rounds) < spent(trust, adjacency, noise, part, rounds)
+
+
+@GENERATED
+@given(**SETTINGS, fixed=st.booleans(), more=st.integers(1, 100))
+def test_epsilon_grows_with_the_rounds(trust: str, adjacency: str, noise: float, rate: float, rounds: int, fixed: bool, more: int) -> None:
+    part = Fixed(rate) if fixed else Poisson(rate)
+    assert (
+        0
+        == spent(trust, adjacency, noise, part, 0)
+        < spent(trust, adjacency, noise, part, rounds)
+        < spent(trust, adjacency, noise, part, rounds + more)
+    )
+
+
+@GENERATED
+@given(**SETTINGS, more=st.floats(1.01, 3))
+def test_epsilon_grows_with_the_rate(trust: str, adjacency: str, noise: float, rate: float, rounds: int, more: float) -> None:
+    larger = min(1.0, rate * more)
+    if larger > rate:
+        assert spent(trust, adjacency, noise, Poisson(rate), rounds) < spent(trust, adjacency, noise, Poisson(larger), rounds)
 
 
 def test_a_fixed_cohort_is_never_accounted_as_poisson() -> None:

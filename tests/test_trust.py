@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -20,6 +21,7 @@ from conftest import FailsAt, Outcome, checkpoint_of, quadratic, x_of
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, realised
 from normec.privacy.accountant import gaussian_delta
+from normec.privacy.ledger import read
 from normec.streams import Streams
 
 Command = Callable[..., Outcome]
@@ -244,3 +246,102 @@ def test_privacy_command_shows_the_careful_bound(command: Command) -> None:
     assert rows[0]["epsilon_by_group_privacy"] > rows[0]["epsilon"] > 0
     fixed = json.loads(command("privacy", "noise_multiplier=5", "scheme=fixed", "rate=0.25", "--json").out)
     assert fixed[0]["sampling"] == "fixed" and "without amplification" in fixed[0]["accountant"]
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+def test_a_client_at_its_limit_stays_silent(tmp_path: Path, command: Command, trust: str) -> None:
+    """Under local, noise 4 and ε = 2 at δ = 1e-5 allow as many rounds n as √n / 4 <= μ(2), whatever the sampling asks for."""
+    honest = {"min_honest": 2} if trust == "secagg" else {}
+    privacy = normec.Privacy(trust=trust, noise_multiplier=4.0, delta=1e-5, client_limit=2.0, **honest)  # type: ignore[arg-type]
+    centres = list(np.random.default_rng(0).normal(size=(6, 3)))
+    choices: dict[str, Any] = {"algorithm": normec.FedNormEC(beta=0.2), "participation": normec.Poisson(0.6), "privacy": privacy}
+    run = quadratic(centres, **choices, rounds=40, out=tmp_path / "run")
+    lines = read(tmp_path / "run" / "ledger.jsonl").lines
+    rounds_of, spent = np.zeros(6), np.zeros(6)
+    for line in lines:
+        if "participants" in line:
+            rounds_of[line["participants"]] += 1
+            spent[line["participants"]] += line["exposure"]
+            if trust == "local":
+                assert line["exposure"] == 1.0
+            else:
+                assert line["exposure"] == 1.0 / len(line["participants"])
+    most = (4.0 / dp_accounting.get_sigma_gaussian(2.0, 1e-5)) ** 2
+    assert spent.max() <= most < spent.max() + (1.0 if trust == "local" else 0.5)
+    if trust == "local":
+        assert set(rounds_of) == {int(most)} and run.summary["clients_at_limit"] == 6
+        assert run.metrics[-1]["transmissions"] == 6 * int(most)  # nobody transmits in the last rounds
+    right = dp_accounting.get_epsilon_gaussian(4.0 / math.sqrt(spent.max()), 1e-5)
+    assert run.summary["epsilon_realised_max"] == pytest.approx(right) and right <= 2.0
+    assert (
+        run.epsilon
+        <= 2.0
+        < quadratic(centres, **(choices | {"privacy": privacy.model_copy(update={"client_limit": None})}), rounds=40).epsilon
+    )
+    shown = command("ledger", str(tmp_path / "run")).out
+    assert "the client whose own rounds spent most: ε = " in shown and "silent before it exceeds 2" in shown
+
+
+def test_the_clients_limit_is_checked(command: Command) -> None:
+    refused = command("train", "privacy.client_limit=2")
+    assert refused.code == 2 and "privacy.client_limit=2" in refused.err and "trust='local'" in refused.err
+    refused = command("train", "privacy.trust=local", "privacy.noise_multiplier=0.5", "privacy.client_limit=0.1")
+    assert refused.code == 2 and "does not allow a client a single round" in refused.err
+    rows = json.loads(command("privacy", "trust=local", "noise_multiplier=4", "rate=0.6", "rounds=40", "client_limit=2", "--json").out)
+    assert rows[0]["epsilon"] <= 2.0 < next(row for row in rows if row["trust"] == "central")["epsilon"] + 10
+    free = json.loads(command("privacy", "trust=local", "noise_multiplier=4", "rate=0.6", "rounds=40", "--json").out)
+    assert free[0]["epsilon"] > 2.0
+
+
+def test_the_clients_accounts_outlive_a_crash_with_secure_noise(tmp_path: Path) -> None:
+    """Round 3 is released and loses its checkpoint; round 4 begins, and nobody knows with whom, so that it counts for all.
+
+    Of 9 releases 4 are gone then, and 2 rounds are saved: the run ends after round 7, with its last line evaluated.
+    """
+    privacy = normec.Privacy(trust="local", noise_multiplier=4.0, delta=1e-5, noise="secure")
+    engine = normec.Engine(dtype="float64", eval_every=5)
+    choices: dict[str, Any] = {
+        "algorithm": normec.FedNormEC(beta=0.2), "participation": normec.Poisson(0.5), "privacy": privacy, "rounds": 9, "engine": engine,
+    }  # fmt: skip
+    centres = list(np.random.default_rng(0).normal(size=(6, 3)))
+    with pytest.raises(OSError, match="stopped"):
+        quadratic(centres, **choices, out=tmp_path / "run", observer=FailsAt(3))
+    ledger = read(tmp_path / "run" / "ledger.jsonl")
+    ledger.release(2)
+    ledger.intent(3)
+    run = quadratic(centres, **choices, out=tmp_path / "run", resume=True)
+    exposure = np.ones(6)
+    for line in read(tmp_path / "run" / "ledger.jsonl").lines:
+        if "participants" in line:
+            exposure[line["participants"]] += 1
+    right = dp_accounting.get_epsilon_gaussian(4.0 / math.sqrt(exposure.max()), 1e-5)
+    assert run.summary["epsilon_realised_max"] == pytest.approx(right)
+    assert run.summary["rounds"] == 7 and run.metrics[-1]["train_loss"] is not None
+
+
+def test_cohorts_stay_secret_under_central_trust(tmp_path: Path) -> None:
+    quadratic([[1.0], [2.0]], algorithm=normec.FedNormEC(), privacy=normec.Privacy(trust="central", epsilon=1.0), out=tmp_path / "run")
+    assert not any("participants" in line for line in read(tmp_path / "run" / "ledger.jsonl").lines)
+
+
+def test_a_spent_budget_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    """The model that was trained must not be replaced by the untrained one."""
+    choices: dict[str, Any] = {"algorithm": normec.FedNormEC(), "privacy": normec.Privacy(trust="central", epsilon=1.0, noise="secure")}
+    quadratic([[1.0], [2.0]], **choices, out=tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    (tmp_path / "run" / "checkpoint" / "state.safetensors").unlink()
+    with pytest.raises(normec.BadInput, match="there is no checkpoint"):
+        quadratic([[1.0], [2.0]], **choices, out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_a_long_calibration_tells_how_far_it_has_come(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normec.privacy.calibration.PATIENCE", -1.0)
+    done = command("privacy", "epsilon=8", "rate=0.25", "--json")
+    assert json.loads(done.out) and "calibrating: a noise multiplier of" in done.err and "8 is wanted" in done.err
+
+
+def test_privacy_json_carries_its_warnings(command: Command) -> None:
+    rows = json.loads(command("privacy", "epsilon=8", "clients=20", "delta=0.05", "--json").out)
+    assert all("δ is not below 1/clients" in row["warnings"][0] for row in rows)
+    assert all(not row["warnings"] for row in json.loads(command("privacy", "epsilon=8", "clients=20", "--json").out))

@@ -60,7 +60,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from rich.console import Console
 
     from normec.config import resolve
-    from normec.console import ConsoleObserver, result_table, warnings
+    from normec.console import ConsoleObserver, progress, result_table, warnings
     from normec.experiment import prepare
     from normec.folder import RunFolder
     from normec.training import execute
@@ -72,7 +72,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     folder = RunFolder(out or _new_folder(config))
     folder.check(resume)
     console = Console()
-    with console.status("reading the data, building the model, calibrating the noise"):
+    with progress("reading the data, building the model, calibrating the noise"):
         plan = prepare(config.experiment())
     folder.open(resume)
     if not folder.config.exists():
@@ -95,24 +95,24 @@ def privacy(
     """Noise and ε of a setting, under every trust model.
 
     Keys: epsilon or noise_multiplier, trust, clients, scheme, rate, rounds, delta, adjacency, min_honest, colluders;
-    noise=paper shows what the paper's formula really gives.
+    client_limit is what a client's own rounds may spend. noise=paper shows what the paper's formula really gives.
     """
     import json
 
     from rich.console import Console
 
     from normec.config import parse_assignments
-    from normec.console import privacy_table
+    from normec.console import privacy_table, progress
     from normec.privacy.table import Query, notes, rows
 
     query = Query(**parse_assignments(settings or []))
-    console = Console()
+    with progress("accounting"):
+        found = rows(query)
     if as_json:
-        typer.echo(json.dumps(rows(query), indent=2, allow_nan=False, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
         return
-    with console.status("accounting"):
-        table = privacy_table(rows(query))
-    console.print(table)
+    console = Console()
+    console.print(privacy_table(found))
     for line in notes(query):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -137,7 +137,7 @@ def ledger(
     for line in ledger_lines(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if found.counted():
-        console.print(privacy_table(of_ledger(found)))
+        console.print(privacy_table(of_ledger(found), title="These releases, with this noise, under each trust model"))
 
 
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:

@@ -158,6 +158,7 @@ def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
         void |= {"noise_multiplier"} if "epsilon" in changes else set()
         void |= {"epsilon", "noise_multiplier", "delta", "stop_at"} if changes.get("trust") == "none" else set()
         void |= {"min_honest", "colluders"} if changes.get("trust", "secagg") != "secagg" else set()
+        void |= {"client_limit"} if changes.get("trust", "local") not in ("secagg", "local") else set()
     if section == "participation" and changes.get("scheme") == "full":
         void |= {"rate"}
     if section == "data" and "partition" in changes:

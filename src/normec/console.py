@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +15,7 @@ from rich.text import Text
 from normec.errors import count
 from normec.experiment import Plan
 from normec.privacy.ledger import Ledger
+from normec.privacy.table import realised_by_ledger
 from normec.summary import upper
 from normec.training import Run
 
@@ -56,6 +60,25 @@ class ConsoleObserver:
                 self._progress.stop()
         elif row["round"] % max(1, self._rounds // LINES_WITHOUT_TERMINAL) == 0 or row["round"] == self._rounds:
             self.console.print(f"round {row['round']:>4}/{self._rounds}  {status(row)}", highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def progress(doing: str) -> Iterator[None]:
+    """Shows on stderr that work is going on, and what a long calibration logs: live in a terminal, else as plain lines."""
+    console = Console(stderr=True)
+    logger = logging.getLogger("normec")
+    level = logger.level
+    with console.status(doing) as live:
+        handler = logging.Handler()
+        shown = live.update if console.is_terminal else lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
+        handler.emit = lambda record: shown(record.getMessage())  # type: ignore[method-assign]
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
 
 
 def opening_lines(plan: Plan) -> list[str]:
@@ -120,9 +143,9 @@ def result_table(run: Run) -> Table:
     return table
 
 
-def privacy_table(rows: list[dict[str, Any]]) -> Table:
+def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
     """The trust models of one setting, side by side."""
-    table = Table(title="Privacy", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name in ("trust", "sampling", "noise multiplier", "ε", "accountant"):
         table.add_column(name, overflow="fold")
     for row in rows:
@@ -146,6 +169,10 @@ def ledger_lines(ledger: Ledger) -> list[str]:
     if retried:
         counting = "each counts once, as the same release" if ledger.seeded else "each attempt counts"
         lines.append(f"begun more than once: {', '.join(f'round {k + 1}' for k in retried)}; {counting}")
+    busiest = realised_by_ledger(ledger)
+    if busiest is not None:
+        limit = f"; each stays silent before it exceeds {header['client_limit']:g}" if header["client_limit"] else ""
+        lines.append(f"the client whose own rounds spent most: ε = {upper(busiest)}{limit}")
     if ledger.torn:
         lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
     return lines
@@ -154,10 +181,13 @@ def ledger_lines(ledger: Ledger) -> list[str]:
 def warnings(run: Run) -> list[str]:
     """What a careful reader should notice in the result."""
     first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
+    lines = []
+    if run.summary["clients_at_limit"]:
+        lines.append(f"warning: {count(run.summary['clients_at_limit'], 'client')} came to client_limit, and would send nothing more")
     if first is not None and last is not None and last > first:
         advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
-        return [f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}."]
-    return []
+        lines.append(f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}.")
+    return lines
 
 
 def _number(value: float | None, form: str) -> str:

@@ -18,7 +18,7 @@ from normec.memory import check_fits, memory_bytes
 from normec.models import Factory, FlatModel, Loss, build
 from normec.noise import lattice_for
 from normec.participation import Participation
-from normec.privacy import Mechanism, Privacy, SpentSoFar, affordable_rounds, calibrate
+from normec.privacy import Mechanism, Privacy, SpentSoFar, affordable_rounds, calibrate, within_limit
 from normec.settings import Rounds, Seed, Settings
 from normec.streams import Streams
 
@@ -133,6 +133,8 @@ def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]
         raise BadInput("privacy.min_honest", problem)
     if privacy.epsilon is not None:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
+    if privacy.client_limit is not None:
+        mechanism = within_limit(mechanism, privacy.client_limit, delta)
     if privacy.stop_at is not None:
         mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
         if not mechanism.rounds:

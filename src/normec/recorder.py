@@ -7,16 +7,18 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from normec.algorithms import Slots
 from normec.engine import ClientStatistics
-from normec.errors import TrainingFailed
+from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import evaluate
 from normec.experiment import Plan
 from normec.folder import Output, RunFolder
 from normec.memory import DenseMemory
-from normec.privacy import Spent, epsilon
+from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
 from normec.streams import seed_global_generator
 from normec.summary import End, ledger_header, summarize
@@ -82,6 +84,7 @@ class Recorder:
         found = self.folder.load_checkpoint(self._tensors(state))
         self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
         if found is None:
+            self._count_exposure(state)
             return False
         tensors, counts = found
         state.x = tensors["x"].to(state.x.device)
@@ -94,14 +97,23 @@ class Recorder:
         self._clock -= state.seconds
         if self._ledger and (pending := self._ledger.pending()) and pending[0] < state.rounds_done:
             self._ledger.release(pending[0])  # the checkpoint holds it already
+        self._count_exposure(state)
         return True
 
     def budget_is_spent(self, k: int) -> bool:
-        """Whether retries have used up the releases that were accounted, so that round k must not begin."""
+        """Whether retries have used up the releases that were accounted, so that round k must not begin.
+
+        Raises:
+            BadInput: where that is so, and there is no checkpoint to end with: its model would be the untrained one.
+        """
         if self._ledger is None or self._ledger.seeded or self._ledger.counted() < self.plan.mechanism.rounds:
             return False
         pending = self._ledger.pending()
-        return pending is None or pending[0] != k
+        spent = pending is None or pending[0] != k
+        if spent and k == 0:
+            problem = f": the ledger counts {self._ledger.counted()} releases, all that were accounted, and there is no checkpoint"
+            raise BadInput("resume", f"{problem}. Restore the checkpoint, or start again in another folder.")
+        return spent
 
     def begin(self, k: int) -> Output | None:
         """Before any coin or noise of round k: its intent; or the output of an interrupted attempt, to be released now."""
@@ -119,7 +131,7 @@ class Recorder:
             return
         if not self._ledger.seeded:
             self.folder.save_output(output)
-        self._ledger.commit(k, output.fingerprint())
+        self._ledger.commit(k, output.fingerprint(), **self._known_cohort(output))
 
     def started(self, state: State) -> None:
         """Before the first round of this process."""
@@ -152,9 +164,7 @@ class Recorder:
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
         module = self.plan.model.load(state.x)
-        lost = self._counted(state.rounds_done) - state.rounds_done  # attempts whose cohorts nobody knows any more
-        exposure = float(state.exposure.max()) + lost / self.plan.mechanism.honest
-        end = End(self.claim(), self.metrics[-1], state.given_up, exposure)
+        end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure)
         summary = summarize(self.plan, end, self._description)
         if self.folder:
             self.folder.save_model(module)
@@ -174,6 +184,19 @@ class Recorder:
         self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
         self._ledger.check_covers(folder.visible_rounds())
 
+    def _known_cohort(self, output: Output) -> dict[str, Any]:
+        """Who takes part, for the clients' own accounts; nothing where that is a secret."""
+        if self.plan.mechanism.trust not in PER_CLIENT:
+            return {}
+        participants = np.flatnonzero(output.cohort).tolist()
+        return {"participants": participants, "exposure": self.plan.mechanism.exposure(len(participants))}
+
+    def _count_exposure(self, state: State) -> None:
+        """With secure noise the clients' accounts are the ledger's, where every attempt counts."""
+        mechanism = self.plan.mechanism
+        if self._ledger and not self._ledger.seeded and mechanism.trust in PER_CLIENT:
+            state.exposure = torch.from_numpy(self._ledger.exposures(mechanism.clients, mechanism.honest, pending=False))
+
     def _counted(self, rounds_done: int) -> int:
         """How many releases count after so many rounds."""
         return rounds_done if self._ledger is None or self._ledger.seeded else self._ledger.counted()
@@ -190,7 +213,7 @@ class Recorder:
         return tensors
 
     def _last(self, state: State) -> bool:
-        return state.rounds_done == self.plan.mechanism.rounds
+        return state.rounds_done == self.plan.mechanism.rounds or self.budget_is_spent(state.rounds_done)
 
     def _write(self, state: State, statistics: ClientStatistics | None) -> None:
         state.seconds = time.perf_counter() - self._clock

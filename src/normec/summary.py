@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from normec.experiment import Plan
 from normec.privacy import PER_CLIENT, Mechanism, Spent, by_group_privacy, realised
@@ -50,13 +51,13 @@ def upper(epsilon: float) -> str:
 class End(NamedTuple):
     """How a run ended.
 
-    last: the last line of the metrics. given_up: rounds that released nothing. exposure: the largest of the clients'.
+    last: the last line of the metrics. given_up: rounds that released nothing. exposure: the clients' (M,).
     """
 
     claim: Spent
     last: dict[str, Any]
     given_up: int
-    exposure: float
+    exposure: Tensor
 
 
 def ledger_header(plan: Plan) -> dict[str, Any]:
@@ -76,6 +77,7 @@ def ledger_header(plan: Plan) -> dict[str, Any]:
         "denominator": mechanism.expected,
         "min_honest": mechanism.min_honest,
         "colluders": mechanism.colluders,
+        "client_limit": plan.experiment.privacy.client_limit,
         "noise": plan.experiment.privacy.noise,
         "accountant": plan.spent.planned.accountant,
         "dp-accounting": version("dp-accounting"),
@@ -87,7 +89,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     mechanism, claim, last = plan.mechanism, end.claim, end.last
     private, delta = mechanism.private, plan.delta or 0.0
     careful = by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None
-    busiest = realised(mechanism, delta, end.exposure).epsilon if private and mechanism.trust in PER_CLIENT else None
+    busiest = realised(mechanism, delta, float(end.exposure.max())).epsilon if private and mechanism.trust in PER_CLIENT else None
     beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
     if busiest is not None:
         beside = f" (before sampling, without amplification; realised by the busiest client: ε = {upper(busiest)})"
@@ -99,6 +101,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "epsilon": claim.epsilon if private else None,
         "epsilon_by_group_privacy": careful,
         "epsilon_realised_max": busiest,
+        "clients_at_limit": int(mechanism.silent(end.exposure).sum()),
         "delta": plan.delta if private else None,
         "unit": "client",
         "adjacency": mechanism.adjacency if private else None,

@@ -106,7 +106,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             if recorder.budget_is_spent(k):
                 break
             stored = recorder.begin(k)
-            cohort = stored.cohort if stored else chosen.participation.cohort(mechanism.clients, k, streams)
+            cohort = stored.cohort if stored else mechanism.cohort(state.exposure, k, streams)
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
                 total, statistics = clients.round(state.x, cohort, k)

@@ -1,6 +1,6 @@
 """Privacy: what is promised, the mechanism that keeps the promise, and its accounting."""
 
-from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon, realised
+from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon, realised, within_limit
 from normec.privacy.calibration import affordable_rounds, calibrate
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Mechanism, Privacy, Trust
 
@@ -17,4 +17,5 @@ __all__ = [
     "calibrate",
     "epsilon",
     "realised",
+    "within_limit",
 ]

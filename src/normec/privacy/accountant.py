@@ -35,7 +35,8 @@ FINE_PLD_NOISE, SMALLEST_PLD_NOISE = 0.3, 0.01
 """Noise multipliers below which the grid of losses, whose range grows like 1/z², coarsens; and below which PLD is left out."""
 SMALLEST_PLD_DELTA = 1e-14
 """PLD truncates tails of about this mass, and answers infinity below."""
-
+NEGLIGIBLE = 1e-6
+"""The share of δ that the tails of all rounds' losses may take; smaller tails only make a longer grid."""
 
 MOST_PLD_POINTS = 5_000_000
 """Of the composed distribution, by its mean loss over the grid's step: more take over a gigabyte."""
@@ -99,7 +100,10 @@ class SpentSoFar:
 
 
 def over_participations(mechanism: Mechanism, delta: float) -> Spent:
-    """ε before sampling where each participant adds noise: δ(ε) = E_{n ~ Bin(K, p)} δ_Gauss(ε; distance √n / (z √h))."""
+    """ε before sampling where each participant adds noise: δ(ε) = E_{n ~ Bin(K, p)} δ_Gauss(ε; distance √(n/h) / z).
+
+    A client that stays silent from some exposure on has at most that in place of n/h.
+    """
     import scipy.optimize
     from scipy.stats import binom
 
@@ -108,7 +112,8 @@ def over_participations(mechanism: Mechanism, delta: float) -> Spent:
     rounds = np.arange(max(low, 1), high + 1)
     weights = participations.pmf(rounds)
     beyond = float(participations.cdf(low - 1) + participations.sf(high))  # left out, and counted whole
-    mu = mechanism.distance * np.sqrt(rounds / mechanism.honest) / mechanism.noise_multiplier
+    exposure = np.minimum(rounds / mechanism.honest, mechanism.most_exposure)
+    mu = mechanism.distance * np.sqrt(exposure) / mechanism.noise_multiplier
 
     def excess(epsilon: float) -> float:
         return float(weights @ gaussian_delta(epsilon, mu)) + beyond - delta
@@ -131,6 +136,24 @@ def realised(mechanism: Mechanism, delta: float, largest_exposure: float) -> Spe
     noise = mechanism.noise_multiplier / (mechanism.distance * math.sqrt(largest_exposure))
     with _quiet():
         return Spent(float(dp_accounting.get_epsilon_gaussian(noise, delta)), "gaussian closed form")
+
+
+def within_limit(mechanism: Mechanism, limit: float, delta: float) -> Mechanism:
+    """A mechanism whose clients each stay silent before their own rounds would spend more than `limit`.
+
+    Raises:
+        BadInput: where that is before the first round.
+    """
+    import dp_accounting
+
+    with _quiet():
+        noise = float(dp_accounting.get_sigma_gaussian(limit, delta))
+    most = (mechanism.noise_multiplier / (mechanism.distance * noise)) ** 2
+    while realised(mechanism, delta, most).epsilon > limit * (1 - 1e-8):
+        most *= 1 - 1e-7
+    if most < 1 / mechanism.honest:
+        raise BadInput("privacy.client_limit", f"={limit:g} does not allow a client a single round. Raise it, or add noise.")
+    return replace(mechanism, most_exposure=most)
 
 
 def gaussian_delta(epsilon: float, mu: np.ndarray) -> np.ndarray:
@@ -218,13 +241,15 @@ def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
         grid = max(1e-3, coarsest)
         while (finer := pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds)) < 0.9 * grid and not coarsest:
             grid = finer
-    one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, max(grid, coarsest))
+    tails = math.floor(math.log(NEGLIGIBLE * delta / max(mechanism.rounds, 1)))
+    one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, max(grid, coarsest), tails)
     with _quiet():
         return Spent(float(one.self_compose(mechanism.rounds).get_epsilon_for_delta(delta)), "PLD")
 
 
-@lru_cache(maxsize=8)
-def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float) -> Any:
+@lru_cache(maxsize=32)
+def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float, tails: int) -> Any:
+    """The distribution of one round's loss; tails: the logarithm of the mass left to each side of the grid, and counted."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -233,6 +258,7 @@ def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float
     return privacy_loss_distribution.from_gaussian_mechanism(
         noise_multiplier,
         value_discretization_interval=grid,
+        log_mass_truncation_bound=tails,
         sampling_prob=rate,
         neighboring_relation=relation,
     )

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from normec.errors import BadInput
 from normec.privacy.accountant import epsilon, pld, pld_grid, rdp, unamplified
 from normec.privacy.mechanism import PER_CLIENT, Mechanism
 
-GUIDE_ORDERS = (*range(2, 65), 96, 128, 192, 256, 384, 512, 1024)
-"""Rényi orders of the first guess: the fractional ones are slow and move it little."""
+GUIDE_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
+"""Rényi orders of the first guess, which a few per cent more do not harm."""
 LARGEST_NOISE = 1e6
+CLOSE = 1e-5
+"""Half of the relative distance from the wanted ε at which the search may end, below it."""
+PATIENCE = 2.0
+"""Seconds after which a calibration tells, as log records of level INFO, how far it has come."""
+
+log = logging.getLogger(__name__)
 
 
 def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
@@ -26,26 +35,38 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     """
     if not (0 < target < math.inf):
         raise BadInput("epsilon", f"={target!r} must be a finite number > 0.")
-    grid = pld_grid(target, mechanism.rounds)
+    grid, aim = pld_grid(target, mechanism.rounds), target * (1 - CLOSE)
+    told = time.monotonic()
+
+    def compared(noise: float, spent: float) -> float:
+        """log(ε / aim), zero where ε is near enough."""
+        nonlocal told
+        if time.monotonic() - told > PATIENCE:
+            told = time.monotonic()
+            log.info("calibrating: a noise multiplier of %.5g gives ε = %.5g, %.5g is wanted", noise, spent, target)
+        return 0.0 if abs(spent - aim) <= target - aim else math.log(min(max(spent / aim, 1e-9), 1e9))
 
     def guess(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
-        return min(unamplified(trial, delta).epsilon, rdp(trial, delta, GUIDE_ORDERS).epsilon) - target
+        return compared(noise, min(unamplified(trial, delta).epsilon, rdp(trial, delta, GUIDE_ORDERS).epsilon))
 
+    @cache
     def claim(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
         tight = pld(trial, delta, grid).epsilon if trial.trust == "central" else math.inf
-        return min(tight, unamplified(trial, delta).epsilon) - target if tight < math.inf else epsilon(trial, delta).epsilon - target
+        spent = min(tight, unamplified(trial, delta).epsilon) if tight < math.inf else epsilon(trial, delta).epsilon
+        return compared(noise, spent)
 
     if mechanism.trust in PER_CLIENT:
-        noise = _root(claim, 1.0, 2.0)
+        noise = _root(claim, 1.0)
+    elif mechanism.sampling == "full":
+        noise = _root(guess, 1.0)
     else:
-        noise = _root(guess, 1.0, 2.0, largest=1e15)
-        if mechanism.sampling != "full":
-            noise = _root(claim, 0.75 * noise, 1.02 * noise)
-    step = 1e-7
-    while epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon > target:
-        noise, step = noise * (1 + step), 2 * step
+        noise = _root(claim, 1.02 * _root(guess, 1.0, precision=1e-3, largest=1e15), step=0.75)
+    step = 0.0
+    while (spent := epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon) > target:
+        step = max(1e-7, spent / target - 1, 2 * step)
+        noise *= 1 + step
     if noise > LARGEST_NOISE:
         raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
     return noise
@@ -61,14 +82,21 @@ def affordable_rounds(mechanism: Mechanism, limit: float, delta: float) -> int:
     return low
 
 
-def _root(excess: Callable[[float], float], low: float, high: float, largest: float = LARGEST_NOISE) -> float:
-    """Where the decreasing function `excess` crosses zero, to a relative 1e-8; [low, high] is widened to bracket it."""
+def _root(
+    excess: Callable[[float], float], start: float, step: float = 0.5, precision: float = 1e-8, largest: float = LARGEST_NOISE
+) -> float:
+    """Where the decreasing function `excess` crosses zero, to a relative precision.
+
+    The bracket is found from `start` in factors of `step`; between its ends, ε is almost a power of the noise.
+    """
     import scipy.optimize
 
+    low = high = start
     while excess(high) > 0:
-        low, high = high, 2 * high
+        low, high = high, high / step
         if high > largest:
             raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
-    while excess(low) <= 0:
-        low, high = low / 2, low
-    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-8 * low, rtol=1e-8))
+    while low == high or excess(low) < 0:
+        low, high = low * step, low
+    logs = math.log(low), math.log(high)
+    return math.exp(scipy.optimize.brentq(lambda x: excess(math.exp(x)), *logs, xtol=precision, rtol=precision))

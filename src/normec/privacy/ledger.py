@@ -19,6 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from normec.errors import BadInput
 
 Line = dict[str, Any]
@@ -79,15 +81,32 @@ class Ledger:
         self._append("intent", {"round": k})
         self._begun[k] += 1
 
-    def commit(self, k: int, output: str) -> None:
+    def exposures(self, clients: int, honest: int, pending: bool = True) -> np.ndarray:
+        """Σ 1/h_k (M,) over each client's own rounds that count, where participants add the noise.
+
+        An attempt of which nobody knows the participants counts for all, with the fewest honest ones. pending: with the
+        output that is committed and not yet released.
+        """
+        ended = [line for line in self.lines if line["kind"] in ("commit", "given up")]
+        if self.seeded:
+            ended = list({line["round"]: line for line in ended}.values())
+        exposure = np.full(clients, (self.counted() - len(ended)) / honest)
+        for line in ended:
+            if "participants" in line and (pending or line is not self.lines[-1]):
+                exposure[line["participants"]] += line["exposure"]
+        return exposure
+
+    def commit(self, k: int, output: str, **cohort: Any) -> None:
         """The output of round k exists, and is stored where a resumed run finds it.
+
+        cohort: `participants`, the indices of the clients, and their `exposure`, where the adversary knows both anyway.
 
         Raises:
             BadInput: where a seeded retry gives another output than before: it would be a second release.
         """
         if self.seeded and self._outputs.get(k, output) != output:
             raise BadInput("ledger", f": round {k} gives another output than before, which would be a second release. Do not resume.")
-        self._append("commit", {"round": k, "output": output})
+        self._append("commit", {"round": k, "output": output, **cohort})
         self._outputs[k] = output
 
     def release(self, k: int) -> None:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 from torch import Tensor
 
@@ -47,6 +48,8 @@ class Privacy(Settings):
     noise: "seeded" draws noise and cohorts from the run's seed, for simulation; "secure" from the operating system.
     delta: δ, by default min(1e-5, M^(−1.1)). stop_at: an ε at which the run ends before the round that would exceed it.
     min_honest, colluders: of "secagg"; a round is given up before its sum is opened where survivors − colluders < min_honest.
+    client_limit: of "secagg" and "local": the ε that each client's own rounds may spend; a client that has reached it stays
+    silent.
     adjacency: neighbouring runs differ by one client's message set to zero ("zero-out"), or replaced ("replace-one").
     """
 
@@ -57,6 +60,7 @@ class Privacy(Settings):
     adjacency: Adjacency = "zero-out"
     noise: Literal["seeded", "secure"] = "seeded"
     stop_at: Epsilon | None = None
+    client_limit: Epsilon | None = None
     min_honest: Count | None = None
     colluders: Colluders = 0
 
@@ -67,6 +71,9 @@ class Privacy(Settings):
         if self.trust != "secagg" and (self.min_honest is not None or self.colluders):
             key = "colluders" if self.min_honest is None else "min_honest"
             raise BadInput(key, f"={getattr(self, key)} acts only with trust='secagg'. Remove it, or change trust.")
+        if self.trust not in PER_CLIENT and self.client_limit is not None:
+            problem = f"={self.client_limit} acts only with trust='local' or 'secagg', where clients know what they spend."
+            raise BadInput("client_limit", f"{problem} Use stop_at, or change trust.")
         given = [key for key in ("epsilon", "noise_multiplier") if getattr(self, key) is not None]
         moot = [*given, *(key for key in ("delta", "stop_at") if getattr(self, key) is not None)]
         moot += ["noise"] if self.noise == "secure" else []
@@ -87,7 +94,8 @@ class Mechanism:
 
     bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise: of the noise on the sum under trust
     "central", of each participant's under "secagg" and "local". clients: M. rounds: K. min_honest, colluders: of "secagg".
-    lattice: the step on which messages and secure noise live, 0 for seeded noise.
+    lattice: the step on which messages and secure noise live, 0 for seeded noise. most_exposure: the Σ 1/h_k over its rounds
+    at which a client stays silent, where participants add the noise.
     """
 
     trust: Trust
@@ -100,6 +108,7 @@ class Mechanism:
     min_honest: int = 1
     colluders: int = 0
     lattice: float = 0.0
+    most_exposure: float = math.inf
 
     @property
     def distance(self) -> float:
@@ -145,6 +154,16 @@ class Mechanism:
     def honest(self) -> int:
         """h: how many participants' noises protect a client in a release of which the adversary knows the participants."""
         return self.min_honest if self.trust == "secagg" else 1
+
+    def silent(self, exposure: Tensor) -> Tensor:
+        """Which clients (bool, (M,)) keep out of the next round: another one may take their Σ 1/h_k past `most_exposure`."""
+        return exposure + 1.0 / self.honest > self.most_exposure
+
+    def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
+        """Who transmits in round k, as a mask (M,): the sampled clients that are not silent."""
+        sampled = self.participation.cohort(self.clients, k, streams)
+        sampled[self.silent(exposure).numpy()] = False
+        return sampled
 
     def gives_up(self, participants: int) -> bool:
         """Whether a round with so many survivors ends before its sum is opened."""

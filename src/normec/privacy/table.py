@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from normec.errors import BadInput
 from normec.participation import Full, Participation, participation_from_table
-from normec.privacy.accountant import by_group_privacy, epsilon
+from normec.privacy.accountant import by_group_privacy, epsilon, realised, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
-from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
+from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
 from normec.settings import Count, OpenUnit, Probability, Rounds, Settings
 
 TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")
@@ -21,6 +21,7 @@ class Query(Settings):
     """The arguments of `normec privacy`. Give one of epsilon and noise_multiplier, or epsilon and noise = "paper".
 
     clients: M. rate: p. rounds: K. trust: the model to show first. min_honest: of secagg, by default pM.
+    client_limit: of secagg and local, what a client's own rounds may spend before it stays silent.
     noise = "paper": the paper's formula z = p √(K ln(1/δ)) / ε for this ε, to see what it really gives.
     """
 
@@ -36,6 +37,7 @@ class Query(Settings):
     adjacency: Adjacency = "zero-out"
     min_honest: Count | None = None
     colluders: Colluders = 0
+    client_limit: Epsilon | None = None
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
@@ -86,6 +88,8 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
     elif query.noise_multiplier is None and query.noise == "calibrated":
         target = 8.0 if query.epsilon is None else query.epsilon
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, target, delta))
+    if query.client_limit is not None and trust in PER_CLIENT:
+        mechanism = within_limit(mechanism, query.client_limit, delta)
     spent = epsilon(mechanism, delta)
     return {
         "trust": trust,
@@ -99,6 +103,7 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier,
         "accountant": spent.accountant,
         "min_honest": mechanism.honest if trust == "secagg" else None,
+        "warnings": warnings(query),
         "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None,
     }
 
@@ -109,7 +114,25 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
     rate = {} if header["scheme"] == "full" else {"rate": header["rate"]}
     honest = {"min_honest": header["min_honest"]} if header["trust"] == "secagg" else {}
-    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, rounds=ledger.counted()))
+    limit = {"client_limit": header["client_limit"]} if header["client_limit"] else {}
+    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, rounds=ledger.counted()))
+
+
+def realised_by_ledger(ledger: Ledger) -> float | None:
+    """ε of the client whose own rounds spent most by a ledger, where participants add the noise; None elsewhere."""
+    header = ledger.lines[0]
+    if header["trust"] not in PER_CLIENT:
+        return None
+    exposure = ledger.exposures(header["clients"], header["min_honest"]).max()
+    mechanism = Mechanism(header["trust"], header["adjacency"], 1.0, header["noise_multiplier"], Full(), header["clients"], 1)
+    return realised(mechanism, header["delta"], float(exposure)).epsilon
+
+
+def warnings(query: Query) -> list[str]:
+    """What is wrong with a setting that can be accounted all the same."""
+    if query.chosen_delta >= 1 / query.clients:
+        return [f"δ is not below 1/clients = {1 / query.clients:g}: one client may be exposed outright"]
+    return []
 
 
 def notes(query: Query) -> list[str]:
@@ -118,8 +141,7 @@ def notes(query: Query) -> list[str]:
         f"unit: client; δ = {query.chosen_delta!r}; {query.adjacency} adjacency; {query.rounds} rounds of {query.clients} clients",
         "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)",
     ]
-    if query.chosen_delta >= 1 / query.clients:
-        lines.append(f"warning: δ is not below 1/clients = {1 / query.clients:g}: one client may be exposed outright")
+    lines += [f"warning: {text}" for text in warnings(query)]
     if query.noise == "paper":
         limits = "the theorem that it cites (Abadi et al. 2016) needs p < 1/(16 z)"
         lines.append(f"noise = p √(K ln(1/δ)) / ε claims ε = {query.epsilon:g}; the table shows what it gives: {limits}")
