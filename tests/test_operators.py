@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normec.operators import Clipping, Operator, SmoothedNormalization, row_norms
+from normec.compressors import Natural, RandK, TopK
+from normec.operators import Clipping, Identity, Operator, SmoothedNormalization, row_norms
 
 OPERATORS = [
     SmoothedNormalization(1e-300),
@@ -81,13 +82,40 @@ def test_inputs_stay_as_they_are() -> None:
     assert torch.equal(rows.nan_to_num(), before.nan_to_num())
 
 
-def test_a_normalized_step_has_its_length_for_any_direction() -> None:
-    from normec.algorithms.server_steps import descend_normalized
+def test_a_unit_direction_has_length_one_whatever_it_was() -> None:
+    from normec.algorithms.fed_normec import unit
 
     for length in (1e-44, 1e-40, 1e-20, 1.0, 1e20):
-        step = descend_normalized(torch.zeros(3), torch.full((3,), length), 2.0)
-        assert float(step.norm()) == pytest.approx(2.0, rel=1e-6)
-    assert descend_normalized(torch.ones(3), torch.zeros(3), 2.0).tolist() == [1.0] * 3
+        assert float(unit(torch.full((3,), length)).norm()) == pytest.approx(1.0, rel=1e-6)
+    assert unit(torch.zeros(3)).tolist() == [0.0] * 3
+
+
+def test_compressors_are_contractions() -> None:
+    """Top-k, rand-k: 1 − k/d; natural: unbiased up to the factor 8/9, powers of two, 1/9."""
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(20_000, 8)))
+    squares = rows.square().sum(1)
+    draws = torch.from_numpy(np.random.default_rng(1).random((20_000, 8)))
+    assert ((TopK(3)(rows) - rows).square().sum(1) <= (1 - 3 / 8) * squares).all()
+    assert (TopK(3)(rows) != 0).sum(1).tolist() == [3] * 20_000
+    kept = RandK(3)(rows, lambda: draws)
+    assert ((kept - rows).square().sum() / squares.sum()).item() == pytest.approx(1 - 3 / 8, rel=0.01)
+    assert torch.equal(kept[kept != 0], rows[kept != 0]) and (kept != 0).double().mean(0).tolist() == pytest.approx([3 / 8] * 8, rel=0.05)
+    powers = Natural()(rows, lambda: draws) * 9 / 8
+    assert (torch.frexp(powers)[0].abs() - 0.5).abs().max() < 1e-12 and (powers.sign() == rows.sign()).all()
+    assert ((powers / rows) - 1).mean().item() == pytest.approx(0, abs=2e-3)
+    assert ((powers * 8 / 9 - rows).square().sum() / squares.sum()).item() <= 1 / 9
+    for operator in (RandK(2), Natural()):
+        with pytest.raises(TypeError, match="give it uniform"):
+            operator(rows)
+
+
+@pytest.mark.parametrize("operator", [TopK(2), RandK(2), Natural(), Identity()])
+def test_unbounded_operators_also_give_zero_for_a_broken_row(operator: Operator) -> None:
+    rows = torch.ones(3, 4)
+    rows[1, 2] = math.nan
+    message = operator(rows, lambda: torch.full((3, 4), 0.5))
+    assert math.isinf(operator.bound) and message[1].tolist() == [0.0] * 4 and message[[0, 2]].abs().sum() > 0
+    assert operator(torch.zeros(2, 4), lambda: torch.full((2, 4), 0.5)).abs().max() == 0
 
 
 def test_saturation() -> None:

@@ -8,7 +8,30 @@ from typing import TYPE_CHECKING, Any
 from normec.version import __version__
 
 if TYPE_CHECKING:
-    from normec.algorithms import Algorithm, ClientStep, DPFedAvgClip, DPFedAvgNorm, FedNormEC, register
+    from normec.algorithms import (
+        DPSGD,
+        EF14,
+        EF21,
+        EF21SGDM,
+        Algorithm,
+        AlphaNormEC,
+        ClientStep,
+        Clip21,
+        Clip21SGD2M,
+        Context,
+        DPFedAvgClip,
+        DPFedAvgNorm,
+        DPNormFedAvg,
+        DPScaffold,
+        FedAvg,
+        FedNormEC,
+        FedProx,
+        Scaffold,
+        ServerAdam,
+        ServerMomentum,
+        ServerStep,
+        register,
+    )
     from normec.console import ConsoleObserver
     from normec.data import Federation
     from normec.engine import Engine
@@ -19,7 +42,11 @@ if TYPE_CHECKING:
     from normec.training import Run, train
 
 _HOMES = {
-    "normec.algorithms": ("Algorithm", "ClientStep", "DPFedAvgClip", "DPFedAvgNorm", "FedNormEC", "register"),
+    "normec.algorithms": (
+        "Algorithm", "AlphaNormEC", "ClientStep", "Clip21", "Clip21SGD2M", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg",
+        "DPSGD", "DPScaffold", "EF14", "EF21", "EF21SGDM", "FedAvg", "FedNormEC", "FedProx", "Scaffold", "ServerAdam", "ServerMomentum",
+        "ServerStep", "register",
+    ),
     "normec.console": ("ConsoleObserver",),
     "normec.data": ("Federation",),
     "normec.engine": ("Engine",),
@@ -28,15 +55,16 @@ _HOMES = {
     "normec.participation": ("Fixed", "Full", "Poisson"),
     "normec.privacy": ("Privacy",),
     "normec.training": ("Run", "train"),
-}
+}  # fmt: skip
 """Where each public name lives; imported on first use, so that `normec --help` need not wait for torch."""
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "GD", "IG", "RR", "SGD", "SO", "Algorithm", "BadInput", "ClientStep", "ConsoleObserver", "DPFedAvgClip", "DPFedAvgNorm",
-    "Engine",    "FedNormEC", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "TrainingFailed",
-    "__version__", "register", "train",
+    "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep", "Clip21",
+    "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "FedAvg",
+    "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
+    "ServerMomentum", "ServerStep", "TrainingFailed", "__version__", "register", "train",
 ]  # fmt: skip
 
 

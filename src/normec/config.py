@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from normec.algorithms import Algorithm, algorithm_from_table
+from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, server_step_from_table
 from normec.data import Data, load
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
@@ -24,7 +24,7 @@ from normec.streams import Streams
 
 Tree = dict[str, Any]
 
-SECTIONS = ("data", "model", "local", "algorithm", "participation", "privacy", "engine")
+SECTIONS = ("data", "model", "local", "algorithm", "server", "participation", "privacy", "engine")
 DEFAULT_ALGORITHM = "fed-normec"
 
 
@@ -37,6 +37,7 @@ class RunConfig:
     model: Model
     local: LocalMethod
     algorithm: Algorithm
+    server: ServerStep
     participation: Participation
     privacy: Privacy
     engine: Engine
@@ -53,12 +54,16 @@ class RunConfig:
         for key in root:
             if key not in Schedule.model_fields:
                 raise BadInput(key, f" is not a setting. {nearest(key, (*Schedule.model_fields, *SECTIONS))}")
+        algorithm = algorithm_from_table(tables["algorithm"])
+        if algorithm.one_gradient:
+            tables["local"] = {"steps": 1, **tables["local"]}
         return cls(
             schedule=Schedule(**root),
             data=Data.from_table("data", tables["data"]),
             model=Model.from_table("model", tables["model"]),
             local=local_from_table(tables["local"]),
-            algorithm=algorithm_from_table(tables["algorithm"]),
+            algorithm=algorithm,
+            server=server_step_from_table(tables["server"]),
             participation=participation_from_table(tables["participation"]),
             privacy=Privacy.from_table("privacy", _with_default_promise(tables["privacy"])),
             engine=Engine.from_table("engine", tables["engine"]),
@@ -72,6 +77,7 @@ class RunConfig:
             "model": self.model.table(),
             "local": {"method": self.local.method, **self.local.table()},
             "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
+            "server": {"optimizer": self.server.optimizer, **self.server.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
             "privacy": self.privacy.model_copy(update={"delta": delta or self.privacy.delta}).table(),
             "engine": self.engine.table(),
@@ -92,6 +98,7 @@ class RunConfig:
             participation=self.participation,
             privacy=self.privacy,
             schedule=self.schedule,
+            server=self.server,
             engine=self.engine,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from normec.algorithms import Algorithm
+from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Engine
 from normec.errors import BadInput
@@ -43,6 +43,7 @@ class Experiment:
     participation: Participation
     privacy: Privacy
     schedule: Schedule
+    server: ServerStep = Descent()  # noqa: RUF009 (immutable)
     loss: Loss = functional.cross_entropy
     engine: Engine = Engine()  # noqa: RUF009 (immutable)
 
@@ -71,6 +72,7 @@ class Plan:
             **chosen.schedule.table(),
             "algorithm": {"name": chosen.algorithm.name, **chosen.algorithm.table()},
             "local": {"method": chosen.local.method, **chosen.local.table()},
+            "server": {"optimizer": chosen.server.optimizer, **chosen.server.table()},
             "participation": {"scheme": chosen.participation.scheme, **chosen.participation.table()},
             "privacy": {**chosen.privacy.table(), "delta": self.delta},
             "engine": {key: engine[key] for key in ("dtype", "device", "eval_every")},
@@ -100,6 +102,8 @@ def prepare(experiment: Experiment) -> Plan:
     if model.stochastic and engine.workers > 1:
         problem = f"={engine.workers}: this model draws random numbers in its forward pass (dropout). Use engine.workers=1."
         raise BadInput("engine.workers", problem)
+    algorithm.check_local(experiment.local)
+    algorithm.check_dimension(model.d)
     needed = memory_bytes(algorithm.client_slots, len(data), model.d, model.vector.element_size())
     check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
     mechanism, delta = _mechanism(experiment, model.d)
@@ -110,6 +114,9 @@ def prepare(experiment: Experiment) -> Plan:
 def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:
     """The mechanism with its noise, and δ."""
     privacy, clients, bound = experiment.privacy, len(experiment.data), experiment.algorithm.operator.bound
+    if privacy.trust != "none" and math.isinf(bound):
+        problem = f"={experiment.algorithm.name!r} bounds no message, so that nothing can be promised."
+        raise BadInput("algorithm.name", f"{problem} Use privacy.trust=none, or another algorithm.")
     lattice = lattice_for(bound) if privacy.noise == "secure" else 0.0
     mechanism = Mechanism(
         trust=privacy.trust,
@@ -149,6 +156,7 @@ def _check_types(experiment: Experiment) -> None:
         "local": LocalMethod,
         "participation": Participation,
         "privacy": Privacy,
+        "server": ServerStep,
         "engine": Engine,
     }
     for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""Operators that bound a message: each works on rows and carries the bound it guarantees.
+"""Operators: what makes a message of a row. Each carries the norm bound that it guarantees, infinite for none.
 
 Privacy rests on these bounds, so rounding must not break them: norms are accumulated in float64, a scaled row is kept
 strictly inside its ball (by 1e-6 in float32, 1e-13 in float64), and a row that is not finite, or longer than 1e30, gives
@@ -7,8 +7,10 @@ zero.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -24,17 +26,40 @@ ClipNorm = Annotated[float, Field(ge=1e-20, le=1e20, description="a number > 0, 
 """C, where the elements of a clipped message stay within float32's full precision."""
 
 
-class Operator(Protocol):
-    """A bounded map of rows (G, d) to rows (G, d)."""
+BYTES_OF_A_NUMBER = 4
+"""Vectors travel as float32, whatever the simulation computes in."""
 
-    @property
-    def bound(self) -> float:
-        """The largest norm of an output row, for any input."""
+Uniform = Callable[[], Tensor]
+"""Makes independent uniform numbers in [0, 1), (G, d), one keyed stream a row."""
 
-    def __call__(self, rows: Tensor) -> Tensor: ...
+
+class Operator:
+    """A map of rows (G, d) to rows (G, d); zero rows, and rows that are not finite, give zero.
+
+    bound: the largest norm of an output row, for any input; infinite for an operator that nothing private can rest on.
+    """
+
+    bound: float = math.inf
+
+    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
+        """The messages. uniform: the randomness of operators that draw."""
+        raise NotImplementedError
 
     def saturates(self, norms: Tensor) -> Tensor:
         """Of inputs with these norms (G,), which ones (bool, (G,)) lose their length to the bound."""
+        return torch.zeros_like(norms, dtype=torch.bool)
+
+    def message_bytes(self, d: int) -> int:
+        """The size of one transmitted message of d coordinates."""
+        return BYTES_OF_A_NUMBER * d
+
+
+@dataclass(frozen=True)
+class Identity(Operator):
+    """The row itself: no bound, no compression."""
+
+    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
+        return rows.masked_fill(~usable(row_norms(rows))[:, None], 0.0)
 
 
 def row_norms(rows: Tensor) -> Tensor:
@@ -49,16 +74,16 @@ def usable(norms: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SmoothedNormalization:
+class SmoothedNormalization(Operator):
     """Norm_α(g) = g / (α + ‖g‖), α ≥ 0, with ‖Norm_α(g)‖ < 1 and Norm_α(0) = 0.
 
-    α = 0 is full normalization. Reference: Bu et al. 2023; `paper`, Section 3.
+    α = 0 is full normalization, g / ‖g‖. Reference: Bu et al. 2023; `paper`, Section 3.
     """
 
     alpha: float
     bound: float = 1.0
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
         norms = row_norms(rows)
         return _scale(rows, norms, torch.minimum(1 / (self.alpha + norms), (1 - _margin(rows)) / norms))
 
@@ -68,12 +93,12 @@ class SmoothedNormalization:
 
 
 @dataclass(frozen=True)
-class Clipping:
+class Clipping(Operator):
     """Clip_C(g) = g · min(1, C / ‖g‖), C > 0: one joint norm over the whole vector. Reference: Abadi et al. 2016."""
 
     bound: float
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
         norms = row_norms(rows)
         return _scale(rows, norms, (self.bound * (1 - _margin(rows)) / norms).clamp(max=1))
 

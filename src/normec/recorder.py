@@ -18,13 +18,12 @@ from normec.evaluation import evaluate
 from normec.experiment import Plan
 from normec.folder import Output, RunFolder
 from normec.memory import DenseMemory
+from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
 from normec.streams import seed_global_generator
 from normec.summary import End, ledger_header, summarize
 
-BYTES_OF_A_NUMBER = 4
-"""Vectors travel as float32, whatever the simulation computes in."""
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
 COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
@@ -45,6 +44,7 @@ class Observer(Protocol):
 class State:
     """Where a run stands between two rounds: all that a checkpoint holds.
 
+    server: the algorithm's slots. optimizer: those of the server's step.
     exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise (`Mechanism.exposure`).
     given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
     far, one download each.
@@ -52,6 +52,7 @@ class State:
 
     x: Tensor
     server: Slots
+    optimizer: Slots
     memory: DenseMemory
     exposure: Tensor
     rounds_done: int = 0
@@ -89,6 +90,7 @@ class Recorder:
         tensors, counts = found
         state.x = tensors["x"].to(state.x.device)
         state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
+        state.optimizer = tuple(tensors[f"optimizer.{slot}"].to(state.x.device) for slot in self.plan.experiment.server.slots)
         state.exposure = tensors["exposure"]
         for slot, rows in zip(state.memory.names, state.memory.rows, strict=True):
             rows.copy_(tensors[f"memory.{slot}"])
@@ -209,6 +211,8 @@ class Recorder:
         """The vectors of a state under the names that a checkpoint gives them."""
         tensors = {"x": state.x, "exposure": state.exposure}
         tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
+        optimizer = self.plan.experiment.server.slots
+        tensors |= {f"optimizer.{slot}": vector for slot, vector in zip(optimizer, state.optimizer, strict=True)}
         tensors |= {f"memory.{slot}": rows for slot, rows in zip(state.memory.names, state.memory.rows, strict=True)}
         return tensors
 
@@ -225,18 +229,17 @@ class Recorder:
             self.observer.round(row)
 
     def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
-        message = BYTES_OF_A_NUMBER * self.plan.model.d
+        algorithm, d = self.plan.experiment.algorithm, self.plan.model.d
         spent = self.plan.spent.after(self._counted(state.rounds_done))
-        remembers = bool(self.plan.experiment.algorithm.client_slots)
         return {
             "round": state.rounds_done,
             **self._scores(state),
             "transmissions": state.transmissions,
-            "bytes_up": message * state.transmissions,
-            "bytes_down": message * state.computations,
+            "bytes_up": algorithm.operator.message_bytes(d) * state.transmissions,
+            "bytes_down": BYTES_OF_A_NUMBER * d * algorithm.vectors_down * state.computations,
             "epsilon": spent if math.isfinite(spent) else None,
             "seconds": round(state.seconds, 3),
-            "simulation_only": statistics.summary(remembers) if statistics else None,
+            "simulation_only": statistics.summary(bool(algorithm.client_slots)) if statistics else None,
         }
 
     def _scores(self, state: State) -> dict[str, float | None]:

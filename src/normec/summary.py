@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from normec.algorithms import Descent
 from normec.experiment import Plan
 from normec.privacy import PER_CLIENT, Mechanism, Spent, by_group_privacy, realised
 from normec.version import __version__
@@ -84,6 +85,13 @@ def ledger_header(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _convergence(plan: Plan) -> str:
+    """Which guarantee covers the run: that of its algorithm, for the plain server step alone."""
+    optimizer = plan.experiment.server.optimizer
+    outside = f" (outside: server optimizer {optimizer})" if optimizer != Descent.optimizer else ""
+    return plan.experiment.algorithm.convergence + outside
+
+
 def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, Any]:
     """The content of summary.json. ε is null where it is infinite."""
     mechanism, claim, last = plan.mechanism, end.claim, end.last
@@ -96,7 +104,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     return {
         "claim": privacy_sentence(mechanism, claim, delta, beside),
         "algorithm": plan.experiment.algorithm.name,
-        "convergence": plan.experiment.algorithm.convergence,
+        "convergence": _convergence(plan),
         "private": private,
         "epsilon": claim.epsilon if private else None,
         "epsilon_by_group_privacy": careful,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from normec.algorithms import Algorithm
+from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Clients, Engine, Workers
 from normec.errors import BadInput
@@ -47,6 +47,7 @@ def train(
     privacy: Privacy,
     rounds: int,
     seed: int = 42,
+    server: ServerStep | None = None,
     loss: Loss = functional.cross_entropy,
     engine: Engine | None = None,
     out: Path | str | None = None,
@@ -55,6 +56,7 @@ def train(
 ) -> Run:
     """Trains a model on a federation, with the privacy that is asked for.
 
+    server: the server's step on the model, `normec.ServerMomentum()` or `normec.ServerAdam()`; by default the plain one.
     model: makes the torch.nn.Module; it may ask for `input_shape` and `classes`. loss: (outputs, targets) → batch mean.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
     observer: who watches; `normec.ConsoleObserver()` shows progress.
@@ -65,7 +67,7 @@ def train(
         KeyboardInterrupt: at the end of the round in which Ctrl-C was pressed, with a checkpoint.
     """
     schedule = Schedule(rounds=rounds, seed=seed)
-    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, loss, engine or Engine())
+    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, server or Descent(), loss, engine or Engine())
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
     folder = RunFolder(Path(out)) if out is not None else None
@@ -109,11 +111,12 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             cohort = stored.cohort if stored else mechanism.cohort(state.exposure, k, streams)
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
-                total, statistics = clients.round(state.x, cohort, k)
+                total, statistics = clients.round(state.x, state.server, cohort, k)
                 released = stored.released if stored else mechanism.release(total, participants, streams, k)
                 recorder.commit(k, Output(cohort, released))
                 mean = released.to(state.x.dtype)
-                state.x, state.server = algorithm.server(state.x, state.server, mean, mechanism.rate)
+                direction, state.server = algorithm.server(state.server, mean, mechanism.rate)
+                state.x, state.optimizer = chosen.server.step(state.x, direction, algorithm.server_lr, state.optimizer)
                 state.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
 
             state.rounds_done = k + 1
@@ -135,4 +138,5 @@ def _start(plan: Plan) -> State:
     algorithm, x = plan.experiment.algorithm, plan.model.vector.clone()
     memory = DenseMemory(algorithm.client_slots, plan.mechanism.clients, like=x)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64)
-    return State(x, tuple(torch.zeros_like(x) for _ in algorithm.server_slots), memory, exposure)
+    server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
+    return State(x, server, plan.experiment.server.start(x), memory, exposure)

@@ -6,17 +6,29 @@ A new algorithm is one short file: subclass `Algorithm`, declare its hyperparame
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.operators import Operator
-from normec.settings import Settings, choose
+from normec.local import LocalMethod
+from normec.operators import Operator, Uniform, row_norms, usable
+from normec.settings import Positive, Settings, choose
 
 Slots = tuple[Tensor, ...]
 """Remembered vectors in the order of an algorithm's declared slots."""
+
+
+class Context(NamedTuple):
+    """What clients know in a round beside their own update and memory."""
+
+    server: Slots
+    """(d,) each: the server's slots, which it sends with the model."""
+    uniform: Uniform
+    """Makes uniform numbers in [0, 1), (G, d), keyed by (seed, round, client), for operators that draw."""
 
 
 class ClientStep(NamedTuple):
@@ -34,17 +46,33 @@ class Algorithm(Settings):
     """Base of every algorithm; instances are immutable sets of hyperparameters.
 
     `client_slots` names the vectors each client remembers between rounds and `server_slots` those of the server; all
-    start at zero. With `everyone_computes` every client computes and moves its memory in every round, and participation
-    decides only who transmits; otherwise only the cohort works.
+    start at zero. A server slot called `v_hat` is the server's estimate of the mean of the clients' slot `v`. With
+    `everyone_computes` every client computes and moves its memory in every round, and participation decides only who
+    transmits; otherwise only the cohort works.
+
+    server_lr: η, the step of the server on the direction that `server` returns.
     """
 
     name: ClassVar[str]
+    paper: ClassVar[str] = "–"
+    """Authors and title."""
+    year: ClassVar[int | None] = None
+    guarantee: ClassVar[str] = "none is stated"
+    """In a few words: the rate, and under which assumptions."""
     client_slots: ClassVar[tuple[str, ...]] = ()
     server_slots: ClassVar[tuple[str, ...]] = ()
+    vectors_down: ClassVar[int] = 1
+    """How many vectors (d,) a client receives in a round: the model, and server slots that its step reads."""
+    one_gradient: ClassVar[bool] = False
+    """Whether the method takes one gradient at the model it received, so that local.steps must be 1."""
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"server_lr": (0.1, 10.0)}
+    """The hyperparameters that a small search moves, one or two of them, with the ends of their (logarithmic) ranges."""
+
+    server_lr: Positive = 1.0
 
     @property
     def operator(self) -> Operator:
-        """The map that bounds a message; its bound is the sensitivity that noise and accounting read."""
+        """The map that makes a message; its bound is the sensitivity that noise and accounting read."""
         raise NotImplementedError
 
     @property
@@ -54,7 +82,7 @@ class Algorithm(Settings):
     @property
     def convergence(self) -> str:
         """Which guarantee of convergence covers these settings, or that none does; shown with every result."""
-        return "no guarantee is stated"
+        return self.guarantee
 
     @property
     def starts_from_updates(self) -> bool:
@@ -69,17 +97,56 @@ class Algorithm(Settings):
         """What multiplies the scaled local update g_i = (x − T_i(x)) / γ before it enters `client`."""
         return 1.0
 
-    def client(self, update: Tensor, memory: Slots) -> ClientStep:
-        """Messages and new memories from local updates (G, d) and memories (G, d); its inputs stay as they are."""
+    @property
+    def proximal(self) -> float:
+        """μ: the weight of ½ ‖y − x‖² that local steps from x add to the client's loss."""
+        return 0.0
+
+    def correction(self, memory: Slots, server: Slots) -> Tensor | None:
+        """What local steps add to every gradient, (G, d), from memories (G, d) and the server's slots (d,); None for nothing."""
+        return None
+
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        """Messages and new memories from local updates (G, d), all finite, and memories (G, d); its inputs stay as they are."""
         raise NotImplementedError
 
-    def server(self, x: Tensor, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
-        """The new model (d,) and server state from the released mean (d,).
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        """The direction (d,) against which the model moves, and the new server state, from the released mean (d,).
 
         mean: (sum of the participants' messages + noise) / (pM), the denominator being public and fixed.
         rate: p, for algorithms whose memories move only in the cohort: rate · mean is the released sum over M.
         """
         raise NotImplementedError
+
+    def check_dimension(self, d: int) -> None:
+        """Refuses hyperparameters that do not fit a model of d parameters.
+
+        Raises:
+            BadInput: naming the setting.
+        """
+
+    def check_local(self, local: LocalMethod) -> None:
+        """Refuses a local method that is not this algorithm's.
+
+        Raises:
+            BadInput: where more than one local step is asked of a method that takes one gradient.
+        """
+        if self.one_gradient and (local.method not in ("gd", "sgd") or local.steps != 1):
+            problem = f"={local.steps} with local.method={local.method!r}: {self.name} takes one gradient a round."
+            raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd) and local.steps=1.")
+
+
+def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+    """The step of each client; one whose update is not finite sends zero, and its memory stays."""
+    broken = ~usable(row_norms(update))[:, None]
+    if not bool(broken.any()):
+        return algorithm.client(update, memory, context)
+    step = algorithm.client(update.masked_fill(broken, 0.0), memory, context)
+    return ClientStep(
+        message=step.message.masked_fill(broken, 0.0),
+        memory=tuple(torch.where(broken, old, new) for old, new in zip(memory, step.memory, strict=True)),
+        residual=step.residual.masked_fill(broken, math.nan),
+    )
 
 
 REGISTRY: dict[str, type[Algorithm]] = {}

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Slots, register
-from normec.algorithms.server_steps import descend, descend_normalized
+from normec.algorithms.base import Slots, register
+from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import SmoothedNormalization
 from normec.settings import NonNegative, Positive, Switch
 
 
 @register("fed-normec")
-class FedNormEC(Algorithm):
+class FedNormEC(ErrorFeedback):
     """Error feedback (EF21) on local updates with smoothed normalization, Algorithm 1.
 
     In round k, with g_i = (x − T_i(x)) / γ the scaled local update of client i:
@@ -34,8 +34,10 @@ class FedNormEC(Algorithm):
     step (which the paper's experiments use) and the lazy variant are outside the theorems.
     """
 
-    client_slots: ClassVar[tuple[str, ...]] = ("v",)
-    server_slots: ClassVar[tuple[str, ...]] = ("v_hat",)
+    paper: ClassVar[str] = "Shulgin, Malinovsky, Khirirat, Richtárik: First Provable Guarantees for Practical Private FL"
+    year: ClassVar[int | None] = 2025
+    guarantee: ClassVar[str] = "O(K^−1/8), K^−1/6 for T = 1, for smooth losses alone; private utility by Corollaries 1, 3, 6"
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.003, 0.3), "server_lr": (0.3, 10.0)}
 
     alpha: Positive = 0.01
     beta: Positive = 0.01
@@ -48,6 +50,10 @@ class FedNormEC(Algorithm):
     @property
     def operator(self) -> SmoothedNormalization:
         return SmoothedNormalization(self.alpha)
+
+    @property
+    def memory_step(self) -> float:
+        return self.beta
 
     @property
     def everyone_computes(self) -> bool:
@@ -69,14 +75,13 @@ class FedNormEC(Algorithm):
         v[:, 0] += self.init_offset
         return (v,)
 
-    def client(self, update: Tensor, memory: Slots) -> ClientStep:
-        (v,) = memory
-        residual = update - v
-        message = self.operator(residual)
-        return ClientStep(message, (torch.add(v, message, alpha=self.beta),), residual)
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        v_hat, state = super().server(state, mean, rate)
+        return unit(v_hat) if self.server_normalize else v_hat, state
 
-    def server(self, x: Tensor, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
-        (v_hat,) = state
-        v_hat = v_hat + self.beta * (rate if self.lazy else 1.0) * mean
-        step = descend_normalized if self.server_normalize else descend
-        return step(x, v_hat, self.server_lr), (v_hat,)
+
+def unit(direction: Tensor) -> Tensor:
+    """V / ‖v‖, with the norm in float64; zero for a zero v."""
+    exact = direction.double()
+    norm = torch.linalg.vector_norm(exact)
+    return torch.where(norm > 0, exact / norm, 0.0).to(direction.dtype)

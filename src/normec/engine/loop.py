@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.algorithms import Algorithm
+from normec.algorithms import Algorithm, Context, Slots, client_step
 from normec.data import Federation
 from normec.engine.workers import Workers
 from normec.errors import TrainingFailed, count
 from normec.local import LocalMethod
 from normec.memory import DenseMemory
-from normec.models import FlatModel
+from normec.models import FlatModel, LocalSteps
 from normec.noise import to_lattice
 from normec.operators import row_norms, usable
 from normec.streams import Streams, seed_global_generator
@@ -75,8 +75,8 @@ class Clients:
     strict: bool
     lattice: float = 0.0
 
-    def round(self, x: Tensor, cohort: np.ndarray, k: int) -> tuple[Tensor, ClientStatistics]:
-        """Round k at the model x (d,): the sum (d,), in float64, of the cohort's messages, and statistics.
+    def round(self, x: Tensor, server: Slots, cohort: np.ndarray, k: int) -> tuple[Tensor, ClientStatistics]:
+        """Round k at the model x (d,) and the server's slots: the sum (d,), in float64, of the cohort's messages, and statistics.
 
         Clients that compute move their memories, whether or not they are in the cohort (a mask of shape (M,)).
         """
@@ -84,7 +84,7 @@ class Clients:
         statistics = ClientStatistics()
 
         def work(model: FlatModel, clients: np.ndarray) -> _Block:
-            return self._block(model, x, clients, cohort, k)
+            return self._block(model, x, server, clients, cohort, k)
 
         for block in self.workers.map(work, self._blocks(self.computing(cohort), len(x))):
             total += block.total
@@ -102,15 +102,16 @@ class Clients:
         """Moves every memory to the algorithm's start at x (d,); returns the mean of each slot (d,)."""
 
         def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
-            memory = self.algorithm.start(self._updates(model, x, clients, 0))
+            memory = self.algorithm.start(self._updates(model, x, clients, 0, None))
             self.memory.write(clients, memory)
             return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
 
         sums = list(self.workers.map(work, self._blocks(np.arange(len(self.federation)), len(x))))
         return tuple((torch.stack(slot).sum(0) / len(self.federation)).to(x.dtype) for slot in zip(*sums, strict=True))
 
-    def _block(self, model: FlatModel, x: Tensor, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
-        update = self._updates(model, x, clients, k)
+    def _block(self, model: FlatModel, x: Tensor, server: Slots, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
+        memory = self.memory.read(clients)
+        update = self._updates(model, x, clients, k, self.algorithm.correction(memory, server))
         update_norms = row_norms(update)
         if self.strict and not bool(usable(update_norms).all()):
             first = clients[int((~usable(update_norms)).nonzero()[0, 0])]
@@ -118,7 +119,7 @@ class Clients:
                 f"round {k + 1}: the update of client {self.federation.ids[first]!r} is not finite. "
                 "Lower local.lr or algorithm.server_lr, or check that client's data."
             )
-        step = self.algorithm.client(update, self.memory.read(clients))
+        step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)))
         self.memory.write(clients, step.memory)
         transmitted = torch.from_numpy(cohort[clients]).to(x.device)
         residual_norms = row_norms(step.residual)
@@ -130,15 +131,24 @@ class Clients:
             saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),
         )
 
-    def _updates(self, model: FlatModel, x: Tensor, clients: np.ndarray, k: int) -> Tensor:
-        """Scaled local updates (G, d) of these clients, in the unit that the algorithm bounds."""
+    def _uniform(self, like: Tensor, clients: np.ndarray, k: int) -> Tensor:
+        """Uniform numbers in [0, 1), (G, d), from a stream of each client."""
+        rows = [self.streams.generator("compressor", k, client).random(like.shape[1]) for client in clients.tolist()]
+        return torch.from_numpy(np.stack(rows)).to(like.device, like.dtype)
+
+    def _updates(self, model: FlatModel, x: Tensor, clients: np.ndarray, k: int, correction: Tensor | None) -> Tensor:
+        """Scaled local updates (G, d) of these clients, in the unit that the algorithm bounds.
+
+        correction: (G, d), what every gradient of a client is corrected by.
+        """
         out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
-        for row, client in zip(out, clients.tolist(), strict=True):
+        for position, client in enumerate(clients.tolist()):
             samples = self.federation.client(client)
             schedule = self.local.schedule(len(samples[1]), k, client, self.streams)
             seed_global_generator(self.streams.torch_seed("forward", k, client), x.device)
             try:
-                model.local_update(x, samples, schedule, self.local.lr, out=row)
+                steps = LocalSteps(self.local.lr, None if correction is None else correction[position], self.algorithm.proximal)
+                model.local_update(x, samples, schedule, steps, out=out[position])
             except (RuntimeError, ValueError, IndexError) as error:  # a module that fails on this client's samples
                 reason = " ".join(str(error).split()).rstrip(".")
                 raise TrainingFailed(

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,17 @@ from normec.local import Batch
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → the mean loss of the batch, a scalar."""
+
+
+class LocalSteps(NamedTuple):
+    """How a client steps from x: y ← y − (γ / steps) (gradient at y + correction + μ (y − x)).
+
+    lr: γ. correction: (d,), or None for zero. proximal: μ.
+    """
+
+    lr: float
+    correction: Tensor | None = None
+    proximal: float = 0.0
 
 
 class FlatModel:
@@ -66,20 +78,24 @@ class FlatModel:
         twin.stochastic = self.stochastic
         return twin
 
-    def local_update(self, x: Tensor, samples: tuple[Tensor, Tensor], schedule: Sequence[Batch], lr: float, out: Tensor) -> None:
-        """Writes g = (x − T(x)) / γ into `out` (d,): the mean of the gradients met on the way from x (d,).
+    def local_update(self, x: Tensor, samples: tuple[Tensor, Tensor], schedule: Sequence[Batch], steps: LocalSteps, out: Tensor) -> None:
+        """Writes g = (x − T(x)) / γ into `out` (d,): the mean of the directions taken on the way from x (d,).
 
-        Computed as that mean and not as a difference, which would cancel for a small γ = lr. No steps give zero.
+        Computed as that mean and not as a difference, which would cancel for a small γ. No steps give zero.
         """
         features, targets = samples
         self._enter(x, training=True)
         total = self._gradient_sum.zero_()
         for step, batch in enumerate(schedule):
             if step:
-                torch.add(x, total, alpha=-lr / len(schedule), out=self.vector)
+                torch.add(x, total, alpha=-steps.lr / len(schedule), out=self.vector)
             loss = self.loss(self.module(features[batch]), targets[batch])
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
             torch._foreach_add_(self._gradient_views, gradients)
+            if steps.correction is not None:
+                total += steps.correction
+            if steps.proximal and step:
+                total.add_(self.vector - x, alpha=steps.proximal)
         torch.div(total, max(len(schedule), 1), out=out)
 
     def outputs(self, x: Tensor, features: Tensor) -> Tensor:

@@ -1,0 +1,34 @@
+"""The wiring of FedAvg and its relatives: no memory, the server steps along the mean of the messages."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from normec.algorithms.base import Algorithm, ClientStep, Context, Slots
+
+
+class Averaging(Algorithm):
+    """x ← x − η s (1 / pM) [ Σ_{i ∈ S} (Ψ(u_i) + z_i) ], with Ψ the operator of the method.
+
+    on: the quantity u_i is "gradient", the scaled local update g_i = (x − T_i(x)) / γ, or "update", x − T_i(x) as in the
+    paper's equation 3. Clients count alike, whatever their sizes. The denominator pM is public and fixed, never the
+    realised count, so that a round with more participants than expected takes a longer step.
+    """
+
+    on: Literal["gradient", "update"] = "gradient"
+
+    def update_scale(self, local_lr: float) -> float:
+        return local_lr if self.on == "update" else 1.0
+
+    @property
+    def message_scale(self) -> float:
+        """s: what multiplies a message after its release."""
+        return 1.0
+
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        return ClientStep(self.operator(update, context.uniform), (), update)
+
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        return self.message_scale * mean, ()

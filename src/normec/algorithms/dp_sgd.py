@@ -1,0 +1,23 @@
+"""DP-SGD at client level (Abadi et al.: Deep Learning with Differential Privacy)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from normec.algorithms.base import register
+from normec.algorithms.dp_fedavg_clip import DPFedAvgClip
+
+
+@register("dp-sgd")
+class DPSGD(DPFedAvgClip):
+    """One clipped gradient a client: x ← x − η (1 / pM) Σ_{i ∈ S} (Clip_C(∇f_i(x)) + z_i).
+
+    A client's whole data is the unit, where Abadi et al. have one example. clip_norm: C. server_lr: η.
+
+    Guarantees: client-level DP by the Gaussian mechanism, the message norm being at most C. No convergence without
+    bounded gradients or heterogeneity, as for `dp-fedavg-clip`.
+    """
+
+    paper: ClassVar[str] = "Abadi et al.: Deep Learning with Differential Privacy"
+    year: ClassVar[int | None] = 2016
+    one_gradient: ClassVar[bool] = True

@@ -1,0 +1,25 @@
+"""EF21-SGDM (Fatkhullin, Tyurin, Richtárik: Momentum Provably Improves Error Feedback!)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from normec.algorithms.base import register
+from normec.algorithms.error_feedback import MomentumErrorFeedback
+from normec.compressors import Compressed
+
+
+@register("ef21-sgdm")
+class EF21SGDM(Compressed, MomentumErrorFeedback):
+    """EF21 on a momentum estimate: m_i ← (1 − μ) m_i + μ g_i, Δ_i = C(m_i − v_i), v_i ← v_i + Δ_i, x ← x − η v̂.
+
+    compressor, k: C, a contraction. momentum: μ in (0, 1], the weight of the new gradient (the paper's η); 1 gives EF21.
+    server_lr: η. m_i starts at zero, where the paper takes a first gradient. Not private: a message has no bound.
+
+    Guarantees: for T = 1, p = 1 and L-smooth f_i with stochastic gradients, the optimal O(1/√(MK)) of the squared gradient
+    norm for any batch size (Theorem 3), where EF21 needs large batches.
+    """
+
+    paper: ClassVar[str] = "Fatkhullin, Tyurin, Richtárik: Momentum Provably Improves Error Feedback!"
+    year: ClassVar[int | None] = 2023
+    guarantee: ClassVar[str] = "O(1/√(MK)) of the squared gradient norm with stochastic gradients, T = 1, p = 1"

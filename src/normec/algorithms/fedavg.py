@@ -1,0 +1,30 @@
+"""FedAvg (McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from normec.algorithms.averaging import Averaging
+from normec.algorithms.base import register
+from normec.operators import Identity
+
+
+@register("fedavg")
+class FedAvg(Averaging):
+    """The mean of the local models: x ← x − η (1 / pM) Σ_{i ∈ S} (x − T_i(x)); with η = 1 and p = 1 it is their average.
+
+    Clients count alike: f is the mean of the f_i. Not private: a message has no bound.
+
+    Guarantees: convergence for smooth losses with bounded gradient dissimilarity (Karimireddy et al. 2020, Theorem I), up
+    to the clients' drift; none without.
+    """
+
+    paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data"
+    year: ClassVar[int | None] = 2017
+    guarantee: ClassVar[str] = "for smooth losses with bounded gradient dissimilarity"
+
+    on: Literal["gradient", "update"] = "update"
+
+    @property
+    def operator(self) -> Identity:
+        return Identity()

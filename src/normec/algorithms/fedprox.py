@@ -1,0 +1,30 @@
+"""FedProx (Li et al.: Federated Optimization in Heterogeneous Networks)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from normec.algorithms.base import register
+from normec.algorithms.fedavg import FedAvg
+from normec.settings import NonNegative
+
+
+@register("fedprox")
+class FedProx(FedAvg):
+    """FedAvg whose clients minimise h_i(y) = f_i(y) + (μ/2) ‖y − x‖² by their local steps, (2) in the paper.
+
+    prox: μ. Not private: a message has no bound.
+
+    Guarantees: convergence for smooth losses with B-bounded local dissimilarity and a μ that is large enough (Theorem 4).
+    """
+
+    paper: ClassVar[str] = "Li et al.: Federated Optimization in Heterogeneous Networks"
+    year: ClassVar[int | None] = 2020
+    guarantee: ClassVar[str] = "for smooth losses with bounded local dissimilarity"
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"prox": (0.001, 1.0), "server_lr": (0.3, 3.0)}
+
+    prox: NonNegative = 0.1
+
+    @property
+    def proximal(self) -> float:
+        return self.prox
