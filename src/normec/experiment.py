@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from normec.algorithms import Algorithm, Descent, ServerStep
@@ -52,8 +53,8 @@ class Experiment:
 class Plan:
     """An experiment that can start: its data on the device, its model flat, its noise calibrated.
 
-    delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds. model_start: a hash of the
-    model as it starts.
+    delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds. start: the parameters
+    (d,) as the factory made them. model_start: a hash of the model as it starts.
     """
 
     experiment: Experiment
@@ -63,6 +64,7 @@ class Plan:
     delta: float | None
     spent: SpentSoFar
     streams: Streams
+    start: Tensor
     model_start: str
 
     def describe(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def prepare(experiment: Experiment) -> Plan:
     check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
     mechanism, delta = _mechanism(experiment, model.d)
     spent = SpentSoFar(mechanism, delta or 0.0)
-    return Plan(experiment, federation, model, mechanism, delta, spent, streams, model.fingerprint())
+    return Plan(experiment, federation, model, mechanism, delta, spent, streams, model.vector.clone(), model.fingerprint())
 
 
 def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:

@@ -135,7 +135,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
 
 def _start(plan: Plan) -> State:
     """The model as its factory made it; memories and server vectors at zero."""
-    algorithm, x = plan.experiment.algorithm, plan.model.vector.clone()
+    algorithm, x = plan.experiment.algorithm, plan.start.clone()
     memory = DenseMemory(algorithm.client_slots, plan.mechanism.clients, like=x)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64)
     server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)

@@ -1,0 +1,219 @@
+"""What every registered algorithm keeps: eleven points, each a function that raises `ContractBroken`.
+
+An algorithm needs no line of its own for it; the names of its slots say what is an estimate of what (`v_hat` of the
+clients' `v`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normec.algorithms import REGISTRY, Algorithm, Context, client_step
+from normec.contract.small_runs import (
+    CENTRES,
+    CLIENTS,
+    ROUNDS,
+    D,
+    Watched,
+    are_equal,
+    experiment,
+    halves,
+    is_close,
+    is_private,
+    plain_loop,
+    small_run,
+    some_context,
+    some_memory,
+    some_rows,
+    some_server,
+)
+from normec.errors import NormecError
+from normec.experiment import prepare
+from normec.operators import Identity, row_norms
+from normec.participation import Full
+from normec.privacy import Mechanism, Privacy
+from normec.settings import choose
+from normec.training import execute
+
+NEUTRAL: dict[str, Any] = {"server_normalize": False, "prox": 0.0}
+"""Settings, where an algorithm has them, without which it would not find a minimiser exactly."""
+
+
+class ContractBroken(NormecError):
+    """An algorithm does not keep a point of the contract."""
+
+
+def check(name: str) -> None:
+    """Puts the algorithm registered under `name`, with its default settings, through every point.
+
+    Raises:
+        ContractBroken: naming the point and what was found.
+        BadInput: where no such algorithm is registered.
+    """
+    algorithm = example(name)
+    for point in POINTS:
+        point(algorithm)
+
+
+def example(name: str) -> Algorithm:
+    """An algorithm with its default settings, except that it keeps few of the contract's few parameters."""
+    kind = choose("algorithm.name", name, REGISTRY)
+    return kind(**({"k": 3} if "k" in kind.model_fields else {}))
+
+
+def sums_stay_within_the_sensitivity(algorithm: Algorithm) -> None:
+    """(1) Neighbouring sets of clients have sums that differ by at most the stated sensitivity, for any updates."""
+    if not is_private(algorithm):
+        return
+    rows = some_rows(40, D) * 10.0 ** torch.linspace(-40, 35, 40, dtype=torch.float64)[:, None]
+    rows[3], rows[7, 2] = math.nan, math.inf
+    for dtype in (torch.float32, torch.float64):
+        message = client_step(
+            algorithm, rows.to(dtype), some_memory(algorithm, 40, dtype), some_context(algorithm, 40, dtype)
+        ).message.double()
+        _require(1, algorithm, bool((row_norms(message) <= algorithm.operator.bound).all()), "a message is longer than the bound")
+        for adjacency in ("zero-out", "replace-one"):
+            mechanism = Mechanism("central", adjacency, algorithm.operator.bound, 1.0, Full(), 40, 1)
+            changed = message[:-1] - (message[1:] if adjacency == "replace-one" else 0)
+            largest = float(row_norms(changed).max())
+            _require(1, algorithm, largest <= mechanism.sensitivity, f"a sum moves by {largest} under {adjacency}")
+
+
+def zero_updates_send_zero(algorithm: Algorithm) -> None:
+    """(2) A zero update from a fresh memory gives a zero message and no motion; from any memory a finite one."""
+    zeros = torch.zeros(4, D, dtype=torch.float64)
+    fresh, context = tuple(zeros for _ in algorithm.client_slots), Context(tuple(zeros[0] for _ in algorithm.server_slots), halves(4))
+    step = algorithm.client(zeros, fresh, context)
+    _require(2, algorithm, not any(bool(part.any()) for part in (step.message, *step.memory)), "a zero update moves something")
+    moved = algorithm.client(zeros, some_memory(algorithm, 4, torch.float64), context)
+    _require(2, algorithm, all(bool(part.isfinite().all()) for part in (moved.message, *moved.memory)), "a zero update gives NaN")
+
+
+def broken_clients_stay_as_they_are(algorithm: Algorithm) -> None:
+    """(3) A client whose update is not finite sends zero and keeps its memory; with privacy the run goes on."""
+    rows, memory = some_rows(4, D), some_memory(algorithm, 4, torch.float64)
+    rows[1, 0], rows[2, 0] = math.nan, math.inf
+    step = client_step(algorithm, rows, memory, some_context(algorithm, 4, torch.float64))
+    kept = all(torch.equal(old[1:3], new[1:3]) for old, new in zip(memory, step.memory, strict=True))
+    _require(3, algorithm, kept and not bool(step.message[1:3].any()), "a broken client moves")
+    if is_private(algorithm):
+        centres = CENTRES.copy()
+        centres[2] = 1e200
+        end = small_run(algorithm, centres=centres, privacy=Privacy(trust="central", noise_multiplier=0.0))
+        still = all(not bool(end[f"memory.{slot}"][2].any()) for slot in algorithm.client_slots)
+        _require(3, algorithm, still and bool(end["x"].isfinite().all()), "a client with broken data moves")
+
+
+def equals_its_reference(algorithm: Algorithm) -> None:
+    """(4) Without noise a run is the plain loop of its functions; with an exact operator that finds the minimiser of a quadratic."""
+    slow = algorithm.model_copy(update={"server_lr": 0.05})  # far from the minimiser, where much would be zero
+    end = small_run(slow, participation=Full(), privacy=Privacy(trust="none"))
+    _require(4, algorithm, is_close(end["x"], plain_loop(slow, ROUNDS)), "a run differs from the loop of its functions")
+    values = {name: value for name, value in NEUTRAL.items() if name in type(algorithm).model_fields}
+    exact = type("Exact", (type(algorithm),), {"operator": property(lambda self: Identity())})(
+        **algorithm.table() | values | {"server_lr": 0.02}
+    )
+    off = float((plain_loop(exact, 6000) - torch.from_numpy(CENTRES.mean(axis=(0, 1)))).abs().max())
+    _require(4, algorithm, off < 1e-4, f"with an exact operator it ends {off:.3g} away from the minimiser")
+
+
+def estimates_are_means(algorithm: Algorithm) -> None:
+    """(5) Without noise and with every client, a server slot `v_hat` is the mean of the clients' `v`."""
+    slow = algorithm.model_copy(update={"server_lr": 0.05})
+    end = small_run(slow, participation=Full(), privacy=Privacy(trust="none"))
+    for slot in algorithm.client_slots:
+        if f"{slot}_hat" in algorithm.server_slots:
+            close = is_close(end[f"server.{slot}_hat"], end[f"memory.{slot}"].mean(0))
+            _require(5, algorithm, close, f"{slot}_hat is not the mean of the clients' {slot}")
+
+
+def seeds_decide(algorithm: Algorithm) -> None:
+    """(6) The same seed gives the same run, another seed another one, and the order of the clients changes nothing."""
+    first, again, other = small_run(algorithm), small_run(algorithm), small_run(algorithm, seed=2)
+    _require(6, algorithm, are_equal(first, again), "the same seed gives another run")
+    _require(6, algorithm, not torch.equal(first["x"], other["x"]), "another seed gives the same run")
+    _require(6, algorithm, are_equal(first, small_run(algorithm, order=np.arange(CLIENTS)[::-1])), "the order of the clients matters")
+
+
+def resumes_exactly(algorithm: Algorithm) -> None:
+    """(7) A run that is interrupted after any round and resumed is bit-equal to one that was not."""
+    whole = small_run(algorithm)
+    for stop in range(1, ROUNDS):
+        _require(7, algorithm, are_equal(whole, small_run(algorithm, stop=stop)), f"resumed after round {stop}, a run differs")
+
+
+def keeps_the_dtype(algorithm: Algorithm) -> None:
+    """(8) float32 stays float32 and float64 stays float64, in every vector."""
+    for dtype in (torch.float32, torch.float64):
+        step = client_step(algorithm, some_rows(3, D, dtype=dtype), some_memory(algorithm, 3, dtype), some_context(algorithm, 3, dtype))
+        direction, state = algorithm.server(some_server(algorithm, dtype), torch.ones(D, dtype=dtype), 0.5)
+        kept = all(part.dtype == dtype for part in (*step, direction, *state) if isinstance(part, Tensor))
+        _require(8, algorithm, kept and all(slot.dtype == dtype for slot in step.memory), f"{dtype} becomes another type")
+        end = small_run(algorithm, dtype=str(dtype).removeprefix("torch."))
+        kept = all(value.dtype == dtype for name, value in end.items() if name != "exposure")
+        _require(8, algorithm, kept, f"a run in {dtype} holds another type")
+
+
+def leaves_its_inputs(algorithm: Algorithm) -> None:
+    """(9) No function changes what it is given."""
+    update, memory, context = (
+        some_rows(3, D, dtype=torch.float32),
+        some_memory(algorithm, 3, torch.float32),
+        some_context(algorithm, 3, torch.float32),
+    )
+    state, mean = some_server(algorithm, torch.float32), some_rows(D, dtype=torch.float32)
+    given = [update, *memory, *context.server, *state, mean]
+    before = [each.clone() for each in given]
+    algorithm.client(update, memory, context)
+    algorithm.server(state, mean, 0.5)
+    algorithm.correction(memory, context.server)
+    _require(9, algorithm, all(torch.equal(a, b) for a, b in zip(given, before, strict=True)), "an input was changed")
+
+
+def noise_is_as_stated(algorithm: Algorithm) -> None:
+    """(10) With zero updates the model moves by noise of the stated standard deviation alone, through the server's step."""
+    if not is_private(algorithm):
+        return
+    centres, privacy = np.zeros((CLIENTS, 1, 20_000)), Privacy(trust="central", noise_multiplier=2.0)
+    plan = prepare(experiment(algorithm, centres=centres, privacy=privacy, rounds=1))
+    watched = Watched(**{each.name: getattr(plan.mechanism, each.name) for each in fields(plan.mechanism)})
+    run = execute(replace(plan, mechanism=watched))
+    ((total, released),) = watched.seen
+    measured, stated = float((released * watched.expected - total).std()), run.summary["noise_std"]
+    _require(10, algorithm, abs(measured / stated - 1) < 0.03, f"noise has standard deviation {measured}, {stated} is stated")
+    state = tuple(torch.zeros(20_000, dtype=torch.float64) for _ in algorithm.server_slots)
+    direction, _ = algorithm.server(state, released, watched.rate)
+    x = torch.cat([p.detach().reshape(-1) for p in run.model.parameters()])
+    _require(10, algorithm, is_close(x, -algorithm.server_lr * direction), "the model moves by more than the released mean")
+
+
+def workers_agree(algorithm: Algorithm) -> None:
+    """(11) One worker and two give bit-equal runs."""
+    _require(11, algorithm, are_equal(small_run(algorithm), small_run(algorithm, workers=2)), "two workers give another run than one")
+
+
+POINTS: tuple[Callable[[Algorithm], None], ...] = (
+    sums_stay_within_the_sensitivity,
+    zero_updates_send_zero,
+    broken_clients_stay_as_they_are,
+    equals_its_reference,
+    estimates_are_means,
+    seeds_decide,
+    resumes_exactly,
+    keeps_the_dtype,
+    leaves_its_inputs,
+    noise_is_as_stated,
+    workers_agree,
+)
+
+
+def _require(number: int, algorithm: Algorithm, kept: bool, found: str) -> None:
+    if not kept:
+        raise ContractBroken(f"{algorithm.name} breaks point {number} of the contract: {found}.")

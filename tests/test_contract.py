@@ -1,0 +1,157 @@
+"""Every registered algorithm keeps the eleven points of the contract, and the contract finds who does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from normec.algorithms import REGISTRY, Algorithm, ClientStep, Context, Slots
+from normec.contract import POINTS, ContractBroken, check, example
+from normec.operators import Clipping, Operator
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.__name__)
+def test_contract(name: str, point: object) -> None:
+    point(example(name))  # type: ignore[operator]
+
+
+class Honest(Algorithm):
+    """Clipped mean with an error memory that nobody reads: keeps the contract."""
+
+    client_slots: ClassVar[tuple[str, ...]] = ("v",)
+    server_slots: ClassVar[tuple[str, ...]] = ("v_hat",)
+
+    @property
+    def operator(self) -> Operator:
+        return Clipping(0.5)
+
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        message = self.operator(update - memory[0])
+        return ClientStep(message, (memory[0] + message,), update - memory[0])
+
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        v_hat = state[0] + rate * mean
+        return v_hat, (v_hat,)
+
+
+class TooLong(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        step = super().client(update, memory, context)
+        return step._replace(message=step.message * 1.001)
+
+
+class MovesAtZero(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        step = super().client(update, memory, context)
+        return step._replace(memory=(step.memory[0] + 1e-9,))
+
+
+class Drifts(Honest):
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        direction, slots = super().server(state, mean, rate)
+        return direction + 0.01, slots
+
+
+class DoublesItsEstimate(Honest):
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        v_hat = state[0] + 2 * rate * mean
+        return v_hat / 2, (v_hat,)
+
+
+class DrawsByItself(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        message = self.operator(update - memory[0]) * (
+            0.9 + 0.1 * torch.from_numpy(np.random.default_rng().random((len(update), 1))).to(update)
+        )
+        return ClientStep(message, (memory[0] + message,), update)
+
+
+class CountsOutside(Honest):
+    calls: ClassVar[list[int]] = []
+
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        self.calls.append(1)
+        direction, slots = super().server(state, mean, rate)
+        return direction * (1 + 0.1 * (len(self.calls) % 8 == 7)), slots
+
+
+class LosesPrecision(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        step = super().client(update, memory, context)
+        return step._replace(message=step.message.float())
+
+
+class WritesInPlace(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        message = self.operator(update - memory[0])
+        return ClientStep(message, (memory[0].add_(message),), update)
+
+
+BROKEN = {
+    1: TooLong,
+    2: MovesAtZero,
+    4: Drifts,
+    5: DoublesItsEstimate,
+    6: DrawsByItself,
+    7: CountsOutside,
+    8: LosesPrecision,
+    9: WritesInPlace,
+}
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[type[Algorithm]], str]:
+    def enter(kind: type[Algorithm]) -> str:
+        monkeypatch.setitem(REGISTRY, kind.__name__.lower(), kind)
+        kind.name = kind.__name__.lower()
+        return kind.name
+
+    return enter
+
+
+def test_an_honest_algorithm_keeps_every_point(registered: Callable[[type[Algorithm]], str]) -> None:
+    check(registered(Honest))
+
+
+@pytest.mark.parametrize(("point", "kind"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", str(value)))
+def test_each_point_finds_who_breaks_it(point: int, kind: type[Algorithm], registered: Callable[[type[Algorithm]], str]) -> None:
+    name = registered(kind)
+    with pytest.raises(ContractBroken, match=f"{name} breaks point {point} of the contract"):
+        POINTS[point - 1](example(name))
+    with pytest.raises(ContractBroken):
+        check(name)
+
+
+def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points 3, 10 and 11 are kept by the engine and the mechanism on every algorithm's behalf."""
+    from normec.engine import loop
+    from normec.privacy import mechanism
+
+    algorithm = example("clip21")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            loop, "client_step", lambda algorithm, update, memory, context: algorithm.client(update.nan_to_num(), memory, context)
+        )
+        with pytest.raises(ContractBroken, match="point 3"):
+            POINTS[2](example("clip21-sgd2m"))
+    with monkeypatch.context() as patch:
+        original = mechanism.seeded_gaussian
+        patch.setattr(mechanism, "seeded_gaussian", lambda shape, std, *rest: original(shape, 0.9 * std, *rest))
+        with pytest.raises(ContractBroken, match="point 10"):
+            POINTS[9](algorithm)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            loop.Clients,
+            "_blocks",
+            lambda self, clients, d: iter(
+                [clients[:: self.workers._count], clients[1 :: self.workers._count]] if self.workers._count > 1 else [clients]
+            ),
+        )
+        with pytest.raises(ContractBroken, match="point 11"):
+            POINTS[10](algorithm)
