@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -57,6 +57,11 @@ NOTHING = Spent(math.inf, "none")
 
 def epsilon(mechanism: Mechanism, delta: float) -> Spent:
     """ε of all rounds of a mechanism at δ; infinite without noise, 0 for no rounds. A pure function."""
+    return _epsilon(mechanism.in_units_of_the_bound(), delta)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
     if not mechanism.private:
         return NOTHING
     if not (0 < delta < 1) or not (0 <= mechanism.rounds < math.inf) or not mechanism.noise_multiplier < math.inf:
@@ -77,7 +82,7 @@ class SpentSoFar:
     """
 
     def __init__(self, mechanism: Mechanism, delta: float) -> None:
-        self.mechanism, self.delta = mechanism, delta
+        self.mechanism, self.delta = mechanism.in_units_of_the_bound(), delta
         self.planned = epsilon(mechanism, delta)
         """The claim: ε of all planned rounds."""
         self._grid = 5 * pld_grid(self.planned.epsilon, mechanism.rounds)
@@ -99,6 +104,7 @@ class SpentSoFar:
         return min(bound.epsilon for bound in bounds)
 
 
+@lru_cache(maxsize=1024)
 def over_participations(mechanism: Mechanism, delta: float) -> Spent:
     """ε before sampling where each participant adds noise: δ(ε) = E_{n ~ Bin(K, p)} δ_Gauss(ε; distance √(n/h) / z).
 
@@ -200,7 +206,8 @@ def unamplified(mechanism: Mechanism, delta: float) -> Spent:
     return Spent(bound, "gaussian closed form" if exact else UNAMPLIFIED)
 
 
-def rdp(mechanism: Mechanism, delta: float, orders: Sequence[float] | None = None) -> Spent:
+@lru_cache(maxsize=1024)
+def rdp(mechanism: Mechanism, delta: float, orders: tuple[float, ...] | None = None) -> Spent:
     """Rényi DP, where dp-accounting supports the combination: Poisson with zero-out, fixed with replace-one.
 
     orders: the Rényi orders to minimise over, dp-accounting's own by default; fewer are faster and give a larger ε.
@@ -224,6 +231,7 @@ def rdp(mechanism: Mechanism, delta: float, orders: Sequence[float] | None = Non
         return Spent(float(accountant.get_epsilon(delta)), "RDP")
 
 
+@lru_cache(maxsize=1024)
 def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
     """Privacy loss distributions, for Poisson sampling; infinite where they do not finish or do not resolve δ.
 

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 from normec.errors import BadInput
 from normec.privacy.accountant import epsilon, pld, pld_grid, rdp, unamplified
@@ -35,6 +35,11 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     """
     if not (0 < target < math.inf):
         raise BadInput("epsilon", f"={target!r} must be a finite number > 0.")
+    return _calibrate(replace(mechanism.in_units_of_the_bound(), noise_multiplier=0.0), target, delta)
+
+
+@lru_cache(maxsize=64)
+def _calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     grid, aim = pld_grid(target, mechanism.rounds), target * (1 - CLOSE)
     told = time.monotonic()
 

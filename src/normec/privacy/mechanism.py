@@ -6,7 +6,7 @@ Noise, aggregation, accounting and reports all read it, so they cannot disagree.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -109,6 +109,10 @@ class Mechanism:
     colluders: int = 0
     lattice: float = 0.0
     most_exposure: float = math.inf
+
+    def in_units_of_the_bound(self) -> Mechanism:
+        """The same for messages of norm 1, which spends the same: ε depends on the bound through σ/C alone."""
+        return replace(self, bound=1.0, lattice=0.0)
 
     @property
     def distance(self) -> float:
