@@ -39,7 +39,7 @@ def train(folder: Path, noise: str, seed: int, rounds: int = ROUNDS) -> normec.R
         rounds=rounds,
         seed=seed,
         loss=half_square,
-        engine=normec.Engine(checkpoint_every=4),
+        engine=normec.Engine(checkpoint_every=4, backend="loop"),
         out=folder,
         resume=(folder / "checkpoint").exists(),
     )

@@ -130,13 +130,13 @@ def test_each_point_finds_who_breaks_it(point: int, kind: type[Algorithm], regis
 
 def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points 3, 10 and 11 are kept by the engine and the mechanism on every algorithm's behalf."""
-    from normec.engine import loop
+    from normec.engine import clients
     from normec.privacy import mechanism
 
     algorithm = example("clip21")
     with monkeypatch.context() as patch:
         patch.setattr(
-            loop, "client_step", lambda algorithm, update, memory, context: algorithm.client(update.nan_to_num(), memory, context)
+            clients, "client_step", lambda algorithm, update, memory, context: algorithm.client(update.nan_to_num(), memory, context)
         )
         with pytest.raises(ContractBroken, match="point 3"):
             POINTS[2](example("clip21-sgd2m"))
@@ -147,11 +147,9 @@ def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch
             POINTS[9](algorithm)
     with monkeypatch.context() as patch:
         patch.setattr(
-            loop.Clients,
+            clients.Clients,
             "_blocks",
-            lambda self, clients, d: iter(
-                [clients[:: self.workers._count], clients[1 :: self.workers._count]] if self.workers._count > 1 else [clients]
-            ),
+            lambda self, who, d: iter([who[:: self.workers._count], who[1 :: self.workers._count]] if self.workers._count > 1 else [who]),
         )
         with pytest.raises(ContractBroken, match="point 11"):
             POINTS[10](algorithm)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
-from normec.engine import Engine
+from normec.engine import Backend, Engine, choose_backend
 from normec.errors import BadInput
 from normec.local import LocalMethod
 from normec.memory import check_fits, memory_bytes
@@ -64,6 +64,7 @@ class Plan:
     delta: float | None
     spent: SpentSoFar
     streams: Streams
+    backend: Backend
     start: Tensor
     model_start: str
 
@@ -77,7 +78,7 @@ class Plan:
             "server": {"optimizer": chosen.server.optimizer, **chosen.server.table()},
             "participation": {"scheme": chosen.participation.scheme, **chosen.participation.table()},
             "privacy": {**chosen.privacy.table(), "delta": self.delta},
-            "engine": {key: engine[key] for key in ("dtype", "device", "eval_every")},
+            "engine": {"backend": self.backend.name, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
             "model": {"parameters": self.model.d, "fingerprint": self.model_start},
         }
@@ -98,9 +99,12 @@ def prepare(experiment: Experiment) -> Plan:
     classes = len(data.classes) if data.classes else None
     module = build(experiment.model, data.x[0], classes, streams.torch_seed("model"))
     model = FlatModel(module, experiment.loss, device, engine.torch_dtype)
+    start, fingerprint = model.vector.clone(), model.fingerprint()  # before trials move it
     federation = data.to(device, engine.torch_dtype)
+    samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
     with torch.random.fork_rng(devices=[]):
-        model.probe((federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]), classes)
+        model.probe(samples, classes)
+        backend = choose_backend(engine, model, samples)
     if model.stochastic and engine.workers > 1:
         problem = f"={engine.workers}: this model draws random numbers in its forward pass (dropout). Use engine.workers=1."
         raise BadInput("engine.workers", problem)
@@ -110,7 +114,7 @@ def prepare(experiment: Experiment) -> Plan:
     check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
     mechanism, delta = _mechanism(experiment, model.d)
     spent = SpentSoFar(mechanism, delta or 0.0)
-    return Plan(experiment, federation, model, mechanism, delta, spent, streams, model.vector.clone(), model.fingerprint())
+    return Plan(experiment, federation, model, mechanism, delta, spent, streams, backend, start, fingerprint)
 
 
 def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:

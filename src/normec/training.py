@@ -96,6 +96,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             memory=state.memory,
             workers=workers,
             streams=streams,
+            backend=plan.backend,
             strict=mechanism.trust == "none",
             lattice=mechanism.lattice,
         )

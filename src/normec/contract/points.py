@@ -194,9 +194,12 @@ def noise_is_as_stated(algorithm: Algorithm) -> None:
     _require(10, algorithm, is_close(x, -algorithm.server_lr * direction), "the model moves by more than the released mean")
 
 
-def workers_agree(algorithm: Algorithm) -> None:
-    """(11) One worker and two give bit-equal runs."""
-    _require(11, algorithm, are_equal(small_run(algorithm), small_run(algorithm, workers=2)), "two workers give another run than one")
+def workers_and_backends_agree(algorithm: Algorithm) -> None:
+    """(11) One worker and two give bit-equal runs; the backends loop and vmap agree up to rounding."""
+    first = small_run(algorithm)
+    _require(11, algorithm, are_equal(first, small_run(algorithm, workers=2)), "two workers give another run than one")
+    other = small_run(algorithm, backend="vmap")
+    _require(11, algorithm, all(is_close(value, other[name]) for name, value in first.items()), "vmap gives another run than loop")
 
 
 POINTS: tuple[Callable[[Algorithm], None], ...] = (
@@ -210,7 +213,7 @@ POINTS: tuple[Callable[[Algorithm], None], ...] = (
     keeps_the_dtype,
     leaves_its_inputs,
     noise_is_as_stated,
-    workers_agree,
+    workers_and_backends_agree,
 )
 
 

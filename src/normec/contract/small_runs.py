@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -139,8 +139,9 @@ def experiment(
     privacy: Privacy | None = None,
     seed: int = 1,
     rounds: int = ROUNDS,
-    dtype: str = "float64",
+    dtype: Literal["float32", "float64"] = "float64",
     workers: int = 1,
+    backend: Literal["loop", "vmap"] = "loop",
 ) -> Experiment:
     clients, samples, d = centres.shape
     order = np.arange(clients) if order is None else order
@@ -156,7 +157,7 @@ def experiment(
         privacy=privacy or private,
         schedule=Schedule(rounds=rounds, seed=seed),
         loss=_half_square,
-        engine=Engine(dtype=dtype, checkpoint_every=1, eval_every=rounds, workers=workers),
+        engine=Engine(dtype=dtype, checkpoint_every=1, eval_every=rounds, workers=workers, backend=backend),
     )
 
 

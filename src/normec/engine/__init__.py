@@ -1,7 +1,9 @@
 """The engine: how the clients of a simulation compute."""
 
-from normec.engine.loop import Clients, ClientStatistics
+from normec.engine.backends import choose_backend
+from normec.engine.clients import Clients, ClientStatistics
+from normec.engine.loop import Backend
 from normec.engine.settings import Engine
 from normec.engine.workers import Workers
 
-__all__ = ["ClientStatistics", "Clients", "Engine", "Workers"]
+__all__ = ["Backend", "ClientStatistics", "Clients", "Engine", "Workers", "choose_backend"]

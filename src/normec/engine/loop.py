@@ -1,163 +1,61 @@
-"""The clients' half of a round: local updates, messages, memories, and the sum of what is transmitted."""
+"""The backend `loop`: one client after the other, on one resident model. It computes anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from normec.algorithms import Algorithm, Context, Slots, client_step
-from normec.data import Federation
-from normec.engine.workers import Workers
 from normec.errors import TrainingFailed, count
-from normec.local import LocalMethod
-from normec.memory import DenseMemory
+from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
-from normec.noise import to_lattice
-from normec.operators import row_norms, usable
-from normec.streams import Streams, seed_global_generator
-
-MOST_ROWS, NUMBERS_OF_A_BLOCK = 32, 2**20
-"""Clients whose algorithm step is computed at once: a function of d alone, so that sums do not depend on the workers."""
+from normec.streams import seed_global_generator
 
 
-@dataclass
-class ClientStatistics:
-    """What only a simulation can see of the clients of one round."""
+class Task(NamedTuple):
+    """What one client computes in a round: steps from the model on its mini-batches.
 
-    update_norms: list[Tensor] = field(default_factory=list)
-    residual_norms: list[Tensor] = field(default_factory=list)
-    saturated: int = 0
-    dropped: int = 0
-
-    def summary(self, remembers: bool) -> dict[str, float | int | None]:
-        """Norms over the clients that computed, the memory error max_i ‖g_i − v_i‖, and the bounded share."""
-        if not self.update_norms:
-            return {"update_norm_mean": None, "update_norm_max": None, "memory_error": None, "bounded_share": None, "dropped": 0}
-        updates, residuals = torch.cat(self.update_norms), torch.cat(self.residual_norms)
-        finite = usable(updates)
-        counted = updates[finite] if bool(finite.any()) else torch.zeros(1, dtype=updates.dtype)
-        return {
-            "update_norm_mean": float(counted.mean()),
-            "update_norm_max": float(counted.max()),
-            "memory_error": float(residuals[usable(residuals)].amax()) if remembers and bool(finite.any()) else None,
-            "bounded_share": self.saturated / len(updates),
-            "dropped": self.dropped,
-        }
-
-
-@dataclass(frozen=True)
-class _Block:
-    total: Tensor
-    update_norms: Tensor
-    residual_norms: Tensor
-    saturated: int
-
-
-@dataclass
-class Clients:
-    """All the clients of a simulated federation: their data, their memories, and how they compute.
-
-    strict: end the run when an update is not finite (without privacy); otherwise such a client's message is zero and its
-    memory stays (with privacy, where an error would tell on the client). lattice: the step on which messages are transmitted,
-    0 for none.
+    label: what the client is called in messages. seed: of torch's own generator, for modules that draw (dropout).
     """
 
-    federation: Federation
-    local: LocalMethod
-    algorithm: Algorithm
-    memory: DenseMemory
-    workers: Workers
-    streams: Streams
-    strict: bool
-    lattice: float = 0.0
+    label: str
+    samples: tuple[Tensor, Tensor]
+    schedule: Sequence[Batch]
+    steps: LocalSteps
+    seed: int
 
-    def round(self, x: Tensor, server: Slots, cohort: np.ndarray, k: int) -> tuple[Tensor, ClientStatistics]:
-        """Round k at the model x (d,) and the server's slots: the sum (d,), in float64, of the cohort's messages, and statistics.
 
-        Clients that compute move their memories, whether or not they are in the cohort (a mask of shape (M,)).
+class Backend(Protocol):
+    """How the local updates of a block of clients are computed. most_rows: the most clients in a block."""
+
+    name: str
+    most_rows: int
+
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
+        """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`."""
+
+
+class Loop:
+    """Local updates, one client at a time."""
+
+    name = "loop"
+    most_rows = 32
+    """Clients in a block: few, so that several workers share a small federation."""
+
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
+        """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`.
+
+        Raises:
+            TrainingFailed: where the model fails on a client's samples, naming it.
         """
-        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        statistics = ClientStatistics()
-
-        def work(model: FlatModel, clients: np.ndarray) -> _Block:
-            return self._block(model, x, server, clients, cohort, k)
-
-        for block in self.workers.map(work, self._blocks(self.computing(cohort), len(x))):
-            total += block.total
-            statistics.update_norms.append(block.update_norms)
-            statistics.residual_norms.append(block.residual_norms)
-            statistics.saturated += block.saturated
-            statistics.dropped += int((~usable(block.update_norms)).sum())
-        return total, statistics
-
-    def computing(self, cohort: np.ndarray) -> np.ndarray:
-        """The indices of the clients that compute in a round with this cohort."""
-        return np.arange(len(cohort)) if self.algorithm.everyone_computes else np.flatnonzero(cohort)
-
-    def start(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Moves every memory to the algorithm's start at x (d,); returns the mean of each slot (d,)."""
-
-        def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
-            memory = self.algorithm.start(self._updates(model, x, clients, 0, None))
-            self.memory.write(clients, memory)
-            return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
-
-        sums = list(self.workers.map(work, self._blocks(np.arange(len(self.federation)), len(x))))
-        return tuple((torch.stack(slot).sum(0) / len(self.federation)).to(x.dtype) for slot in zip(*sums, strict=True))
-
-    def _block(self, model: FlatModel, x: Tensor, server: Slots, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
-        memory = self.memory.read(clients)
-        update = self._updates(model, x, clients, k, self.algorithm.correction(memory, server))
-        update_norms = row_norms(update)
-        if self.strict and not bool(usable(update_norms).all()):
-            first = clients[int((~usable(update_norms)).nonzero()[0, 0])]
-            raise TrainingFailed(
-                f"round {k + 1}: the update of client {self.federation.ids[first]!r} is not finite. "
-                "Lower local.lr or algorithm.server_lr, or check that client's data."
-            )
-        step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)))
-        self.memory.write(clients, step.memory)
-        transmitted = torch.from_numpy(cohort[clients]).to(x.device)
-        residual_norms = row_norms(step.residual)
-        messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
-        return _Block(
-            total=messages[transmitted].sum(0, dtype=torch.float64),
-            update_norms=update_norms,
-            residual_norms=residual_norms,
-            saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),
-        )
-
-    def _uniform(self, like: Tensor, clients: np.ndarray, k: int) -> Tensor:
-        """Uniform numbers in [0, 1), (G, d), from a stream of each client."""
-        rows = [self.streams.generator("compressor", k, client).random(like.shape[1]) for client in clients.tolist()]
-        return torch.from_numpy(np.stack(rows)).to(like.device, like.dtype)
-
-    def _updates(self, model: FlatModel, x: Tensor, clients: np.ndarray, k: int, correction: Tensor | None) -> Tensor:
-        """Scaled local updates (G, d) of these clients, in the unit that the algorithm bounds.
-
-        correction: (G, d), what every gradient of a client is corrected by.
-        """
-        out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
-        for position, client in enumerate(clients.tolist()):
-            samples = self.federation.client(client)
-            schedule = self.local.schedule(len(samples[1]), k, client, self.streams)
-            seed_global_generator(self.streams.torch_seed("forward", k, client), x.device)
+        for row, task in zip(out, tasks, strict=True):
+            seed_global_generator(task.seed, x.device)
             try:
-                steps = LocalSteps(self.local.lr, None if correction is None else correction[position], self.algorithm.proximal)
-                model.local_update(x, samples, schedule, steps, out=out[position])
+                model.local_update(x, task.samples, task.schedule, task.steps, out=row)
             except (RuntimeError, ValueError, IndexError) as error:  # a module that fails on this client's samples
                 reason = " ".join(str(error).split()).rstrip(".")
                 raise TrainingFailed(
-                    f"round {k + 1}: the model fails on the {count(len(samples[1]), 'sample')} of client "
-                    f"{self.federation.ids[client]!r} ({type(error).__name__}: {reason}). Change the model, or that client's data."
+                    f"round {k + 1}: the model fails on the {count(len(task.samples[1]), 'sample')} of client {task.label} "
+                    f"({type(error).__name__}: {reason}). Change the model, or that client's data."
                 ) from error
-        scale = self.algorithm.update_scale(self.local.lr)
-        return out if scale == 1.0 else out.mul_(scale)
-
-    def _blocks(self, clients: np.ndarray, d: int) -> Iterator[np.ndarray]:
-        rows = max(1, min(MOST_ROWS, NUMBERS_OF_A_BLOCK // d))
-        return (clients[start : start + rows] for start in range(0, len(clients), rows))

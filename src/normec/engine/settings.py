@@ -1,4 +1,4 @@
-"""How a run computes: the `[engine]` section. Nothing here changes what is computed, up to the dtype's rounding."""
+"""How a run computes: the `[engine]` section. Nothing here changes what is computed, up to rounding."""
 
 from __future__ import annotations
 
@@ -12,24 +12,20 @@ from normec.settings import Count, Settings, Text
 
 
 class Engine(Settings):
-    """backend: "loop" computes one client after the other in each worker. workers: threads, one core each.
+    """backend: "loop" computes one client after the other, "vmap" many at once; "auto" takes vmap for small models that it suits.
+    workers: threads, one core each.
 
     device, dtype: where and in which precision. eval_every, checkpoint_every: in rounds; the last round has both.
     memory_limit: bytes allowed for client memories, "auto" for what the machine has free.
     """
 
-    backend: Literal["auto", "loop"] = "auto"
+    backend: Literal["auto", "loop", "vmap"] = "auto"
     workers: Count = 1
     device: Text = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     eval_every: Count = 1
     checkpoint_every: Count = 10
     memory_limit: Literal["auto"] | Count = "auto"
-
-    def __init__(self, /, **values: object) -> None:
-        if values.get("backend") == "vmap":
-            raise BadInput("backend", "='vmap' is not available in this version. Use auto or loop.")
-        super().__init__(**values)
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -84,7 +84,7 @@ class FlatModel:
         Computed as that mean and not as a difference, which would cancel for a small γ. No steps give zero.
         """
         features, targets = samples
-        self._enter(x, training=True)
+        self.enter(x, training=True)
         total = self._gradient_sum.zero_()
         for step, batch in enumerate(schedule):
             if step:
@@ -106,14 +106,14 @@ class FlatModel:
         """
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters]:
             raise TrainingFailed("the model's trainable parameters changed during the run. Fix which ones are trainable.")
-        self._enter(x, training=False)
+        self.enter(x, training=False)
         with torch.no_grad():
             outputs: Tensor = self.module(features)
         return outputs
 
     def load(self, x: Tensor) -> nn.Module:
         """The module, holding the parameters x (d,)."""
-        self._enter(x, training=False)
+        self.enter(x, training=False)
         return self.module
 
     def probe(self, samples: tuple[Tensor, Tensor], classes: int | None) -> None:
@@ -125,7 +125,7 @@ class FlatModel:
         start, before = self.vector.clone(), torch.get_rng_state()
         shape = tuple(samples[0].shape)
         try:
-            self._enter(start, training=True)
+            self.enter(start, training=True)
             outputs = self.module(samples[0])
             if self.loss is functional.cross_entropy and (outputs.ndim < 2 or outputs.shape[1] < (classes or 0)):
                 raise ValueError(f"outputs of shape {tuple(outputs.shape)} for {classes} classes")
@@ -146,7 +146,8 @@ class FlatModel:
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters] or not torch.equal(start, self.vector):
             raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
 
-    def _enter(self, x: Tensor, training: bool) -> None:
+    def enter(self, x: Tensor, training: bool) -> None:
+        """Puts the module at the parameters x (d,), with its first buffers, in training or evaluation mode."""
         self.module.train(training)
         self.vector.copy_(x)
         for owner, name, buffer, saved in self._buffers:

@@ -1,0 +1,131 @@
+"""The backend `vmap`: many clients at once, for small models without convolutions, where the loop's calls cost most.
+
+Clients whose mini-batches have about the same shapes step together; shorter batches are filled up with samples of weight
+zero where the loss is cross-entropy, and stand alone otherwise. The results are the loop's, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from normec.engine.loop import Loop, Task
+from normec.local import Batch
+from normec.models import FlatModel, LocalSteps
+
+UNSUITED = (nn.modules.conv._ConvNd, nn.RNNBase)
+"""Layers that are slower, or impossible, with a copy of their weights for each client."""
+Shape = tuple[int, ...]
+"""The number of samples in each of a client's mini-batches, filled up."""
+
+
+class Vmap:
+    """Local updates of many clients at once, with a gradient function for each worker's model."""
+
+    name = "vmap"
+    most_rows = 256
+
+    def __init__(self) -> None:
+        self._gradients: dict[int, Callable[..., Tensor]] = {}
+
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
+        """Writes the scaled local updates (G, d) of the tasks' clients, from the model x (d,), into `out`; k as for the loop."""
+        filled = model.loss is functional.cross_entropy
+        groups: defaultdict[Shape, list[int]] = defaultdict(list)
+        for position, task in enumerate(tasks):
+            groups[_shape(task, filled)].append(position)
+        if id(model) not in self._gradients:
+            self._gradients[id(model)] = _gradients(model)
+        gradients = self._gradients[id(model)]
+        model.enter(x, training=True)
+        for shape, positions in groups.items():
+            out[positions] = _together(gradients, x, [tasks[position] for position in positions], shape)
+
+
+def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | None:
+    """Why a model cannot be computed by vmap, tried on a few samples; None where it can."""
+    if model.stochastic:
+        return "its forward pass draws random numbers"
+    if any(isinstance(module, UNSUITED) for module in model.module.modules()):
+        return "it has convolutions or recurrent layers"
+    halves: list[Batch] = [slice(0, max(1, len(samples[1]) // 2)), slice(0, None)]
+    tasks = [Task("probe", samples, halves, LocalSteps(0.1), 0)] * 2
+    found, expected = (torch.empty(2, len(x), dtype=x.dtype, device=x.device) for _ in range(2))
+    try:
+        Vmap().updates(model, x, tasks, 0, found)
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+        return " ".join(str(error).split())[:200].rstrip(".")
+    Loop().updates(model, x, tasks, 0, expected)
+    scale = float(expected.abs().max())
+    return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
+
+
+def _gradients(model: FlatModel) -> Callable[..., Tensor]:
+    """(vectors (G, d), features (G, n, …), targets (G, n), weights (G, n)) → gradients (G, d) of each client's loss."""
+    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+    called = [names[id(parameter)] for parameter in model.parameters]
+    shapes, sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
+
+    def loss(vector: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        parts = torch.split(vector, sizes)
+        values = {name: part.view(shape) for name, part, shape in zip(called, parts, shapes, strict=True)}
+        outputs = functional_call(model.module, values, (features,))
+        if model.loss is functional.cross_entropy:
+            losses = functional.cross_entropy(outputs, targets, reduction="none")
+            return (losses.reshape(len(weights), -1).mean(1) * weights).sum() / weights.sum()
+        return model.loss(outputs, targets)
+
+    gradients: Callable[..., Tensor] = vmap(grad(loss))
+    return gradients
+
+
+def _together(gradients: Callable[..., Tensor], x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
+    """The updates (G, d) of clients whose mini-batches are filled up to one shape."""
+    total = torch.zeros(len(tasks), len(x), dtype=x.dtype, device=x.device)
+    corrections = [task.steps.correction for task in tasks]
+    correction = torch.stack([each for each in corrections if each is not None]) if corrections[0] is not None else None
+    steps = tasks[0].steps
+    batches: tuple[Tensor, ...] = ()
+    for step, length in enumerate(shape):
+        if not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks):
+            batches = _batches(tasks, step, length)
+        moved = torch.add(x, total, alpha=-steps.lr / len(shape))
+        total += gradients(moved, *batches)
+        if correction is not None:
+            total += correction
+        if steps.proximal and step:
+            total.add_(moved - x, alpha=steps.proximal)
+    return total.div_(max(len(shape), 1))
+
+
+def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (G, length, …), targets and weights (G, length) of one step, each client filled up with its first sample."""
+    parts = [(task.samples[0][task.schedule[step]], task.samples[1][task.schedule[step]]) for task in tasks]
+    sizes = torch.tensor([len(targets) for _, targets in parts])
+    features = torch.stack([_fill(part, length) for part, _ in parts])
+    targets = torch.stack([_fill(part, length) for _, part in parts])
+    weights = (torch.arange(length) < sizes[:, None]).to(features.device, torch.get_default_dtype())
+    return features, targets, weights.to(features.dtype if features.is_floating_point() else weights.dtype)
+
+
+def _fill(part: Tensor, length: int) -> Tensor:
+    """A mini-batch made longer by copies of its first sample, which will weigh nothing."""
+    missing = length - len(part)
+    return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part
+
+
+def _shape(task: Task, filled: bool) -> Shape:
+    """The lengths of a client's mini-batches, filled up to one of few: 1, 2, 3, 4, 6, 8, 12, 16, …"""
+    samples = len(task.samples[1])
+    lengths = [len(range(*batch.indices(samples))) if isinstance(batch, slice) else len(batch) for batch in task.schedule]
+    return tuple(_rounded(length) for length in lengths) if filled else tuple(lengths)
+
+
+def _rounded(length: int) -> int:
+    power = 1 << (length.bit_length() - 1)
+    return next(size for size in (power, power + power // 2, 2 * power) if size >= length)

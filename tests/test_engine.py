@@ -1,0 +1,123 @@
+"""The backends: vmap computes what the loop does, for any model and schedule that it takes, and is refused for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normec
+from conftest import quadratic, x_of
+from normec.experiment import Experiment, Schedule, prepare
+
+SIZES = (0, 1, 2, 3, 5, 5, 7, 12, 13, 33)
+RNG = np.random.default_rng(0)
+CLIENTS = [(RNG.normal(size=(n, 6)), RNG.integers(0, 3, n)) for n in SIZES]
+PRIVATE = normec.Privacy(trust="central", epsilon=5.0)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.ReLU(), nn.Linear(8, 3))
+    module[0].weight.requires_grad_(False)
+    return module
+
+
+class Tied(nn.Module):
+    """One weight used twice, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.outer.weight = self.inner.weight
+        self.register_buffer("scale", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(torch.tanh(self.inner(x)) * self.scale)[:, :3]
+
+
+def trained(model: Callable[[], nn.Module], backend: Any, local: Any, **choices: Any) -> normec.Run:
+    engine = normec.Engine(backend=backend, dtype="float64", eval_every=100, workers=choices.pop("workers", 1))
+    defaults: dict[str, Any] = {
+        "algorithm": normec.FedNormEC(beta=0.2), "participation": normec.Poisson(0.7), "privacy": PRIVATE, "rounds": 3,
+        "data": normec.Federation.from_clients(CLIENTS, classes=["a", "b", "c"]),
+    }  # fmt: skip
+    return normec.train(model=model, local=local, engine=engine, **(defaults | choices))
+
+
+def backend_of(model: Callable[[], nn.Module], **engine: Any) -> str:
+    chosen = Experiment(
+        model, normec.Federation.from_clients(CLIENTS, classes=["a", "b", "c"]), normec.FedNormEC(), normec.GD(), normec.Full(),
+        normec.Privacy(trust="none"), Schedule(rounds=1), engine=normec.Engine(**engine),
+    )  # fmt: skip
+    return prepare(chosen).backend.name
+
+
+@pytest.mark.parametrize("model", [mlp, frozen, Tied])
+@pytest.mark.parametrize(
+    "local", [normec.GD(steps=3), normec.IG(steps=2, batch_size=4), normec.RR(steps=1, batch_size=5), normec.SGD(steps=4, batch_size=3)]
+)
+def test_vmap_is_the_loop(model: Callable[[], nn.Module], local: Any) -> None:
+    np.testing.assert_allclose(x_of(trained(model, "vmap", local)), x_of(trained(model, "loop", local)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", [normec.Scaffold(server_lr=0.1), normec.FedProx(prox=0.3)])
+def test_vmap_corrects_local_steps_too(algorithm: normec.Algorithm) -> None:
+    choices: dict[str, Any] = {"algorithm": algorithm, "privacy": normec.Privacy(trust="none"), "rounds": 4}
+    runs = [x_of(trained(mlp, backend, normec.RR(steps=2, batch_size=4), **choices)) for backend in ("vmap", "loop")]
+    np.testing.assert_allclose(*runs, rtol=1e-9, atol=1e-12)
+
+
+def test_vmap_with_another_loss_groups_by_exact_sizes() -> None:
+    """A mean that is not over samples alone cannot be filled up: here the loss depends on the size of the batch."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets) * len(targets)
+
+    runs = [x_of(trained(mlp, backend, normec.GD(steps=2), loss=loss)) for backend in ("vmap", "loop")]
+    np.testing.assert_allclose(*runs, rtol=1e-9, atol=1e-12)
+    assert not np.allclose(runs[0], x_of(trained(mlp, "vmap", normec.GD(steps=2))))
+
+
+def test_vmap_is_bit_equal_for_any_number_of_workers() -> None:
+    local = normec.IG(steps=1, batch_size=4)
+    np.testing.assert_array_equal(x_of(trained(mlp, "vmap", local)), x_of(trained(mlp, "vmap", local, workers=3)))
+
+
+def test_auto_takes_vmap_for_small_dense_models() -> None:
+    assert backend_of(mlp) == "vmap"
+    assert backend_of(mlp, backend="loop") == "loop"
+    assert backend_of(lambda: nn.Sequential(nn.Linear(6, 20_000), nn.Linear(20_000, 3))) == "loop"
+    assert quadratic([[1.0], [2.0]], algorithm=normec.FedNormEC()).summary["settings"]["engine"]["backend"] == "vmap"
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)), "draws random numbers"),
+        (lambda: nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), "convolutions"),
+        (lambda: Branches(), "data-dependent control flow"),
+    ],
+)  # fmt: skip
+def test_other_models_take_the_loop(model: Callable[[], nn.Module], reason: str) -> None:
+    assert backend_of(model) == "loop"
+    with pytest.raises(normec.BadInput, match=f"backend='vmap' cannot compute this model: .*{reason}"):
+        backend_of(model, backend="vmap")
+
+
+class Branches(nn.Module):
+    """A forward pass whose path depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) if self.linear.weight.sum() > 0 else 2 * self.linear(x)
