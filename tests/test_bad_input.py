@@ -58,7 +58,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "privacy.min_honest": [*COUNTS, "101"],
     "privacy.client_limit": POSITIVE,
     "privacy.colluders": [*NOT_NUMBERS, "-1", "1.5", "100"],
-    "engine.backend": [*TEXTS, "vmap", "ray"],
+    "engine.backend": [*TEXTS, "ray"],
     "engine.workers": COUNTS,
     "engine.device": [*TEXTS, "cuda:99", "toaster", "meta", "hpu"],
     "engine.dtype": [*TEXTS, "float16"],

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_a_ledger_that_was_deleted_is_missed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="stopped"):
         private_run(tmp_path / "a", observer=FailsAt(3), engine=normec.Engine(checkpoint_every=100))
     (tmp_path / "a" / "ledger.jsonl").unlink()
+    (tmp_path / "a" / "ledger.head").unlink()
     with pytest.raises(normec.BadInput, match="knows of 0 rounds and 3 were seen"):
         private_run(tmp_path / "a", resume=True, engine=normec.Engine(checkpoint_every=100))
     private_run(tmp_path / "b")
@@ -143,14 +145,81 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path, command: Command) -> None:
     private_run(tmp_path / "a", rounds=3)
     path = tmp_path / "a" / "ledger.jsonl"
     whole = path.read_bytes()
-    path.write_bytes(whole + b'{"kind": "inte')
-    assert "incomplete last line" in command("ledger", str(tmp_path / "a")).out
+    for end in (b'{"kind": "inte', b'{"kind": "intent"', b'{"kind": "intent", "round": 3', b'{"kind": "intent", "round": 3}'):
+        path.write_bytes(whole + end)
+        assert "incomplete last line" in command("ledger", str(tmp_path / "a")).out
     with pytest.warns(UserWarning, match="incomplete last line"):
         private_run(tmp_path / "a", rounds=3, resume=True)
     assert path.read_bytes() == whole
     for changed in (whole[:-1] + b" ", whole[:-1] + b"\x0b", whole[:-1]):
         path.write_bytes(changed)
         assert "line 10 of" in command("ledger", str(tmp_path / "a")).err
+
+
+def test_a_ledger_cut_anywhere_while_writing_is_torn(tmp_path: Path) -> None:
+    """As a process leaves it that is killed while it writes a line, before the head counts that line."""
+    ledger = Ledger.open(tmp_path / "l", {"noise": "seeded"})
+    ledger.intent(0)
+    whole, head = (tmp_path / "l").read_bytes(), (tmp_path / "l.head").read_bytes()
+    ledger.commit(0, "abc")
+    longer = (tmp_path / "l").read_bytes()
+    (tmp_path / "l.head").write_bytes(head)
+    for end in range(len(whole) + 1, len(longer)):
+        (tmp_path / "l").write_bytes(longer[:end])
+        found = read(tmp_path / "l")
+        assert found.torn and len(found.lines) == 2
+
+
+def test_a_ledger_without_a_whole_line(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "ledger.jsonl").write_text('{"kind": "head')
+    shown = command("ledger", str(tmp_path))
+    assert shown.code == 2 and "without a whole line" in shown.err
+
+
+def test_a_lost_ledger_is_missed_before_anything_was_seen(tmp_path: Path) -> None:
+    """A secure run that ends after a commit and before its metrics: its head, or the stored output, tells of the release."""
+    privacy = normec.Privacy(trust="central", epsilon=3.0, noise="secure")
+    with pytest.raises(OSError, match="stopped"):
+        private_run(tmp_path / "a", privacy=privacy, observer=FailsAt(1))
+    metrics = tmp_path / "a" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines(keepends=True)[0])
+    (tmp_path / "a" / "ledger.jsonl").unlink()
+    with pytest.raises(normec.BadInput, match=r"ledger\.jsonl is missing, and ledger\.head says"):
+        private_run(tmp_path / "a", privacy=privacy, resume=True)
+    (tmp_path / "a" / "ledger.head").unlink()
+    with pytest.raises(normec.BadInput, match="knows of no round and the output of one is stored"):
+        private_run(tmp_path / "a", privacy=privacy, resume=True)
+
+
+def test_a_head_that_counts_no_line_is_damaged(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "l", {"noise": "seeded"})
+    (tmp_path / "l.head").write_text(json.dumps([0, ledger.head]))
+    with pytest.raises(normec.BadInput, match="is damaged"):
+        read(tmp_path / "l")
+
+
+@pytest.mark.parametrize(("noise", "right"), [("seeded", [1.5, 1.0, 0.5]), ("secure", [2.5, 2.0, 1.0])])
+def test_accounts_of_the_clients(tmp_path: Path, noise: str, right: list[float]) -> None:
+    """Rounds 0 and 1 with 1/h = 1/2; round 1 is retried; round 2 begins, and nobody knows with whom, so that 1/min_honest counts.
+
+    With seeded noise the retry is the same release. With secure noise it counts again, and a client that was silent when the
+    lost attempt began was not in it.
+    """
+    ledger = Ledger.open(tmp_path / "l", {"noise": noise})
+    for k, who in ((0, [0, 1]), (1, [0]), (1, [0, 1])):
+        ledger.intent(k)
+        ledger.commit(k, f"output {k}", participants=who, exposure=0.5)
+        ledger.release(k)
+    ledger.intent(2)
+    mechanism = Mechanism("secagg", "zero-out", 1.0, 3.0, normec.Full(), 3, 4, min_honest=2 if noise == "seeded" else 1)
+    if noise == "seeded":
+        right = [1.5, 1.5, 0.5]
+    np.testing.assert_allclose(ledger.exposures(mechanism), right)
+    silent = replace(mechanism, most_exposure=1.2)
+    np.testing.assert_allclose(ledger.exposures(silent), [1.0 if noise == "seeded" else 1.5, 1.0, right[2]])
+    ledger.commit(2, "output 2", participants=[2], exposure=0.25)
+    with_it, without = ledger.exposures(mechanism), ledger.exposures(mechanism, pending=False)
+    assert with_it[2] == 0.25 and without[2] == 0.0 and with_it[0] == without[0] == (1.0 if noise == "seeded" else 1.5)
 
 
 def test_another_mechanism_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import normec
-from normec.models import FlatModel, build
+from normec.models import FlatModel, LocalSteps, build
 from normec.models.zoo import logistic, mlp
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def test_local_update_is_autograd_on_the_module() -> None:
     module = build(mlp, samples()[0][0], 3, seed=1)
     model = flat(module)
     start, out = model.vector.clone(), torch.empty_like(model.vector)
-    model.local_update(start, samples(), [slice(None)], 0.1, out)
+    model.local_update(start, samples(), [slice(None)], LocalSteps(0.1), out)
     twin = build(mlp, samples()[0][0], 3, seed=1).double()
     loss = functional.cross_entropy(twin(samples()[0]), samples()[1])
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(twin.parameters()))])
@@ -77,7 +77,7 @@ def test_tied_parameters_enter_once() -> None:
     model = flat(Tied())
     assert model.d == 25
     out = torch.empty_like(model.vector)
-    model.local_update(model.vector.clone(), samples(), [slice(None)], 0.1, out)
+    model.local_update(model.vector.clone(), samples(), [slice(None)], LocalSteps(0.1), out)
     assert out.abs().max() > 0
     assert model.replica().d == 25
 
@@ -93,7 +93,7 @@ def test_unused_parameters_have_zero_updates() -> None:
 
     model = flat(Half())
     out = torch.empty_like(model.vector)
-    model.local_update(model.vector.clone(), samples(), [slice(None)] * 2, 0.1, out)
+    model.local_update(model.vector.clone(), samples(), [slice(None)] * 2, LocalSteps(0.1), out)
     assert out[-6:].abs().max() == 0 and out[:18].abs().max() > 0
 
 
@@ -194,6 +194,7 @@ def test_buffers_carry_nothing_from_client_to_client() -> None:
     run = normec.train(
         model=Collector, data=normec.Federation.from_arrays(X, Y, np.arange(30) % 4), algorithm=normec.FedNormEC(), local=normec.GD(steps=1),
         participation=normec.Full(), privacy=normec.Privacy(trust="central", epsilon=1.0), rounds=3,
+        engine=normec.Engine(backend="loop"),
     )  # fmt: skip
     assert len(Collector.seen) > 12 and set(Collector.seen) == {0.0}
     assert run.model.mean.abs().max() == 0  # type: ignore[operator,union-attr]

@@ -16,6 +16,7 @@ import normec
 from conftest import quadratic
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, by_group_privacy, calibrate, epsilon
+from normec.privacy.accountant import pld
 from normec.streams import Streams
 
 
@@ -241,3 +242,29 @@ def test_fixed_cohorts_under_replacement_by_dp_accounting_itself() -> None:
     accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(100, 5, dp_accounting.GaussianDpEvent(6.0 / 2)), 50)
     spent = epsilon(mechanism(6.0, Fixed(0.05), 50, "replace-one", clients=100), 1e-5)
     assert spent.epsilon == pytest.approx(accountant.get_epsilon(1e-5)) and spent.accountant == "RDP"
+
+
+@pytest.mark.parametrize(
+    ("noise", "rounds", "delta"),
+    [
+        (75.9, 82402, 2.5e-14),
+        (69.5, 79031, 7.6e-13),
+        (2.0, 300, 1e-12),
+        (30.5, 91724, 5e-11),
+        (3.44, 2159, 1.8e-10),
+        (30.5, 91724, 1e-9),
+        (2.0, 300, 1e-9),
+    ],
+)
+def test_rounding_never_makes_a_claim_too_small(noise: float, rounds: int, delta: float) -> None:
+    """At a rate of almost one the closed form is the truth, which PLD's Fourier transforms would undercut at small δ."""
+    almost = mechanism(noise, Poisson(1 - 1e-9), rounds, clients=20)
+    truth = epsilon(mechanism(noise, Full(), rounds, clients=20), delta).epsilon
+    assert pld(almost, delta).epsilon >= truth * (1 - 1e-7)
+    assert epsilon(almost, delta).epsilon >= truth * (1 - 1e-7)
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1e9, 0.5), (1e6, 1e-4), (5.8e7, 0.24)])
+def test_very_large_noise_is_not_claimed_to_be_perfect(noise: float, rate: float) -> None:
+    spent = epsilon(mechanism(noise, Poisson(rate), 1), 1e-12)
+    assert spent.epsilon > 0 or spent.accountant != "RDP"

@@ -345,3 +345,20 @@ def test_privacy_json_carries_its_warnings(command: Command) -> None:
     rows = json.loads(command("privacy", "epsilon=8", "clients=20", "delta=0.05", "--json").out)
     assert all("δ is not below 1/clients" in row["warnings"][0] for row in rows)
     assert all(not row["warnings"] for row in json.loads(command("privacy", "epsilon=8", "clients=20", "--json").out))
+
+
+def test_a_limit_that_allows_no_round_is_told_and_loses_no_table(command: Command) -> None:
+    rows = json.loads(command("privacy", "noise_multiplier=0.5", "client_limit=1", "clients=100", "rounds=20", "--json").out)
+    by_trust = {row["trust"]: row for row in rows}
+    assert any("does not allow a client a single round" in text for text in by_trust["local"]["warnings"])
+    assert by_trust["local"]["epsilon"] <= 1 and by_trust["local"]["client_limit"] == 1 and by_trust["central"]["client_limit"] is None
+    shown = command("privacy", "epsilon=8", "client_limit=2", "clients=100", "rounds=20")
+    assert "client_limit = 2" in shown.out
+
+
+def test_the_ledger_of_a_limited_run_shows_every_trust_model(command: Command) -> None:
+    limited = ["privacy.trust=secagg", "privacy.noise_multiplier=2", "privacy.min_honest=50", "privacy.client_limit=1.0"]
+    done = command("train", "rounds=4", "participation.scheme=full", *limited, "--out", "r")
+    assert done.code == 0 and "silent before its own rounds spend more than ε = 1" in done.out and "besides 0 colluders" in done.out
+    shown = command("ledger", "r")
+    assert shown.code == 0 and "central" in shown.out and "local" in shown.out, shown.err

@@ -14,6 +14,7 @@ from normec.errors import BadInput, NormecError
 from normec.version import __version__
 
 if TYPE_CHECKING:
+    from normec.compare import Comparison
     from normec.config import RunConfig
 
 app = typer.Typer(
@@ -60,9 +61,10 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from rich.console import Console
 
     from normec.config import resolve
-    from normec.console import ConsoleObserver, progress, result_table, warnings
+    from normec.console import ConsoleObserver, progress
     from normec.experiment import prepare
     from normec.folder import RunFolder
+    from normec.tables import result_table, warnings
     from normec.training import execute
 
     if resume and out is None:
@@ -102,8 +104,9 @@ def privacy(
     from rich.console import Console
 
     from normec.config import parse_assignments
-    from normec.console import privacy_table, progress
+    from normec.console import progress
     from normec.privacy.table import Query, notes, rows
+    from normec.tables import privacy_table
 
     query = Query(**parse_assignments(settings or []))
     with progress("accounting"):
@@ -124,20 +127,93 @@ def ledger(
     """Verify a run's privacy ledger, and say what it has spent."""
     from rich.console import Console
 
-    from normec.console import ledger_lines, privacy_table
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
     from normec.privacy.table import of_ledger
+    from normec.tables import ledger_lines, privacy_table
 
     folder = RunFolder(run)
     if not folder.ledger.exists():
         raise BadInput("DIR", f"={str(run)!r} holds no ledger. Give the folder of a run with privacy.")
     found = read(folder.ledger)
+    if not found.lines:
+        raise BadInput("DIR", f"={str(run)!r} holds a ledger without a whole line: its run was killed before its first round. Resume it.")
     console = Console()
     for line in ledger_lines(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if found.counted():
         console.print(privacy_table(of_ledger(found), title="These releases, with this noise, under each trust model"))
+
+
+@app.command()
+def algorithms(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
+) -> None:
+    """List the algorithms: paper, guarantee, memory, cost."""
+    import json
+
+    from normec.algorithms.catalogue import rows
+
+    if as_json:
+        typer.echo(json.dumps(rows(), indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from normec.tables import algorithm_lines, algorithm_table
+
+    console = Console()
+    console.print(algorithm_table(rows()))
+    for line in algorithm_lines(rows()):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="What all have in common.")] = None,
+    algorithms: Annotated[str, typer.Option(metavar="A,B,…", help="Names of algorithms; see `normec algorithms`.")] = "",
+    tune: Annotated[bool, typer.Option("--tune", help="Search a small grid for each, on another seed. Not accounted.")] = False,
+    tries: Annotated[int, typer.Option(metavar="N", min=1, max=400, help="Configurations that --tune tries for each: a square.")] = 9,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for comparison.json, with all curves.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
+) -> None:
+    """Compare algorithms on the same data, model, cohorts and ε.
+
+    NAME.key=value is a setting of one algorithm; the [algorithm] section of RUN.toml is for the one that it names.
+    """
+    import json
+
+    from normec.console import steps
+    from normec.folder import new_folder, write_atomically
+    from normec.tables import comparison_notes, comparison_table
+
+    comparison = _comparison(run or [], algorithms, tries if tune else 0, seeds)
+    folder = new_folder(out) if out else None
+    with steps("comparing", comparison.runs) as next_run:
+        rows = list(comparison.rows(next_run))
+    text = json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False)
+    if folder:
+        write_atomically(folder / "comparison.json", text.encode)
+    if as_json:
+        typer.echo(text)
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(comparison_table(rows))
+    for line in comparison_notes(rows):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _comparison(arguments: list[str], names: str, tries: int, seeds: int) -> Comparison:
+    from normec.compare import Comparison
+    from normec.config import merge, parse_assignments, read_toml
+
+    file, assignments = _arguments(arguments, None, None)
+    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+    changes = parse_assignments(assignments)
+    own = {name: changes.pop(name) for name in chosen if isinstance(changes.get(name), dict)}
+    return Comparison(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries)
 
 
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,10 @@ class RunConfig:
             "engine": self.engine.table(),
         }
         return tomli_w.dumps(tree)
+
+    def evaluated_at_the_end(self) -> RunConfig:
+        """The same run, evaluated before and after it alone."""
+        return replace(self, engine=self.engine.model_copy(update={"eval_every": self.schedule.rounds}))
 
     def experiment(self) -> Experiment:
         """Loads the data and the model's factory.

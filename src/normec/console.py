@@ -1,23 +1,19 @@
-"""What a person sees of a run in the terminal."""
+"""Progress in the terminal: of a run, of a comparison, of work that takes a while."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from normec.errors import count
 from normec.experiment import Plan
-from normec.privacy.ledger import Ledger
-from normec.privacy.table import realised_by_ledger
 from normec.summary import upper
-from normec.training import Run
+from normec.tables import number
 
 LINES_WITHOUT_TERMINAL = 10
 
@@ -81,6 +77,26 @@ def progress(doing: str) -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def steps(doing: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Progress through a known number of steps on stderr, each told by name: live in a terminal, else about ten lines."""
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"), TimeRemainingColumn())
+    begun = 0
+    with Progress(*columns, console=console, disable=not console.is_terminal) as live:
+        task = live.add_task(doing, total=total, status="")
+
+        def step(name: str) -> None:
+            nonlocal begun
+            live.update(task, completed=begun, status=name)
+            if not console.is_terminal and begun % max(1, total // LINES_WITHOUT_TERMINAL) == 0:
+                console.print(f"{doing} {begun}/{total}  {name}", highlight=False, markup=False)
+            begun += 1
+
+        yield step
+        live.update(task, completed=total, status="")
+
+
 def opening_lines(plan: Plan) -> list[str]:
     """What will run, and what a careful reader should know before it does."""
     chosen, mechanism = plan.experiment, plan.mechanism
@@ -107,88 +123,8 @@ def opening_lines(plan: Plan) -> list[str]:
 def status(row: dict[str, Any]) -> str:
     """Loss, accuracy and ε spent so far, on one line."""
     parts = [
-        f"loss {_number(row['train_loss'], '.4f')}",
-        f"accuracy {_number(row['test_accuracy'], '.1%')}",
+        f"loss {number(row['train_loss'], '.4f')}",
+        f"accuracy {number(row['test_accuracy'], '.1%')}",
         f"ε spent {'∞' if row['epsilon'] is None else upper(row['epsilon'])}",
     ]
     return "  ".join(parts)
-
-
-def result_table(run: Run) -> Table:
-    """The table at the end of a run."""
-    s = run.summary
-    table = Table(show_header=False, title="Result", title_justify="left")
-    table.add_column()
-    table.add_column(overflow="fold")
-    promise = f"({upper(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
-    for name, value in {
-        "algorithm": s["algorithm"],
-        "convergence": s["convergence"],
-        "test accuracy": _number(s["test_accuracy"], ".1%"),
-        "test loss": _number(s["test_loss"], ".4f"),
-        "training loss": _number(s["train_loss"], ".4f"),
-        "(ε, δ)": promise,
-        **({"(ε, δ) realised": f"({upper(s['epsilon_realised_max'])}, {s['delta']:g})"} if s["epsilon_realised_max"] is not None else {}),
-        "unit": s["unit"],
-        "adjacency": s["adjacency"] or "–",
-        "trust": s["trust"],
-        "sampling": s["sampling"] + ("" if s["rate"] == 1 else f", rate {s['rate']:g}"),
-        "accountant": s["accountant"] or "–",
-        "transmissions": f"{s['transmissions']:,}",
-        "bytes up / down": f"{s['bytes_up']:,} / {s['bytes_down']:,}",
-        "seconds": f"{s['seconds']:.1f}",
-        "folder": str(run.folder) if run.folder else "–",
-    }.items():
-        table.add_row(name, Text(value))
-    return table
-
-
-def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
-    """The trust models of one setting, side by side."""
-    table = Table(title=title, title_justify="left")
-    for name in ("trust", "sampling", "noise multiplier", "ε", "accountant"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
-        sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
-        bound = "∞: not private" if row["epsilon"] is None else upper(row["epsilon"])
-        if row["epsilon_by_group_privacy"]:
-            bound += f" ({upper(row['epsilon_by_group_privacy'])} without relying on substitution under sampling)"
-        table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])
-    return table
-
-
-def ledger_lines(ledger: Ledger) -> list[str]:
-    """What a verified ledger says."""
-    header, retried = ledger.lines[0], ledger.retried()
-    lines = [
-        f"{count(len(ledger.lines), 'line')}, the chain is whole",
-        f"{count(ledger.counted(), 'release')} of {header['rounds']} planned count, with {header['noise']} noise under trust "
-        f"{header['trust']}; the table is for those, δ = {header['delta']!r}",
-    ]
-    if retried:
-        counting = "each counts once, as the same release" if ledger.seeded else "each attempt counts"
-        lines.append(f"begun more than once: {', '.join(f'round {k + 1}' for k in retried)}; {counting}")
-    busiest = realised_by_ledger(ledger)
-    if busiest is not None:
-        limit = f"; each stays silent before it exceeds {header['client_limit']:g}" if header["client_limit"] else ""
-        lines.append(f"the client whose own rounds spent most: ε = {upper(busiest)}{limit}")
-    if ledger.torn:
-        lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
-    return lines
-
-
-def warnings(run: Run) -> list[str]:
-    """What a careful reader should notice in the result."""
-    first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
-    lines = []
-    if run.summary["clients_at_limit"]:
-        lines.append(f"warning: {count(run.summary['clients_at_limit'], 'client')} came to client_limit, and would send nothing more")
-    if first is not None and last is not None and last > first:
-        advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
-        lines.append(f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}.")
-    return lines
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)

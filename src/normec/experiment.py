@@ -78,9 +78,9 @@ class Plan:
             "server": {"optimizer": chosen.server.optimizer, **chosen.server.table()},
             "participation": {"scheme": chosen.participation.scheme, **chosen.participation.table()},
             "privacy": {**chosen.privacy.table(), "delta": self.delta},
-            "engine": {"backend": self.backend.name, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
             "model": {"parameters": self.model.d, "fingerprint": self.model_start},
+            "engine": {"backend": self.backend.name, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
         }
 
 
@@ -148,6 +148,9 @@ def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
     if privacy.client_limit is not None:
         mechanism = within_limit(mechanism, privacy.client_limit, delta)
+        if bool(mechanism.silent(torch.zeros(1)).all()):
+            problem = f"={privacy.client_limit:g} does not allow a client a single round. Raise it, or add noise."
+            raise BadInput("privacy.client_limit", problem)
     if privacy.stop_at is not None:
         mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
         if not mechanism.rounds:

@@ -122,6 +122,10 @@ class RunFolder:
         """How many rounds the metrics show, round 0 aside."""
         return max(self.metrics.read_bytes().count(b"\n") - 1, 0) if self.metrics.exists() else 0
 
+    def holds_output(self) -> bool:
+        """Whether the output of a round is stored, to be released if its run was interrupted."""
+        return self._output.exists()
+
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Adds one round; each line is complete on disk before the next round starts."""
         with self.metrics.open("a") as lines:
@@ -176,6 +180,22 @@ class RunFolder:
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
+
+
+def new_folder(path: Path) -> Path:
+    """Makes a folder that holds nothing yet.
+
+    Raises:
+        BadInput: where it cannot be made, or holds something.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        occupied = any(path.iterdir())
+    except OSError as error:
+        raise BadInput("out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
+    if occupied:
+        raise BadInput("out", f": {path} is not an empty folder. Choose another folder.")
+    return path
 
 
 def write_atomically(path: Path, content: Callable[[], bytes]) -> None:

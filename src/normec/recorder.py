@@ -184,7 +184,7 @@ class Recorder:
         if self.plan.mechanism.trust == "none":
             return
         self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
-        self._ledger.check_covers(folder.visible_rounds())
+        self._ledger.check_covers(folder.visible_rounds(), folder.holds_output())
 
     def _known_cohort(self, output: Output) -> dict[str, Any]:
         """Who takes part, for the clients' own accounts; nothing where that is a secret."""
@@ -197,7 +197,7 @@ class Recorder:
         """With secure noise the clients' accounts are the ledger's, where every attempt counts."""
         mechanism = self.plan.mechanism
         if self._ledger and not self._ledger.seeded and mechanism.trust in PER_CLIENT:
-            state.exposure = torch.from_numpy(self._ledger.exposures(mechanism.clients, mechanism.honest, pending=False))
+            state.exposure = torch.from_numpy(self._ledger.exposures(mechanism, pending=False))
 
     def _counted(self, rounds_done: int) -> int:
         """How many releases count after so many rounds."""

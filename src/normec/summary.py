@@ -21,7 +21,8 @@ SECURE = "Secure noise, from the operating system's generator."
 
 WHO_ADDS_NOISE = {
     "central": "a trusted server adds the noise, once on the sum",
-    "secagg": "each participant adds noise, and a secure sum hides all but the total, of at least {honest} honest participants",
+    "secagg": "each participant adds noise, and a secure sum hides all but the total, of at least {honest} honest participants "
+    "besides {colluders} colluders",
     "local": "each participant adds noise; the server sees every message",
 }
 
@@ -36,7 +37,7 @@ def privacy_sentence(mechanism: Mechanism, claim: Spent, delta: float, beside: s
         return f"Not private: {reason}, ε = ∞."
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if delta >= 1 / mechanism.clients else ""
-    who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest)
+    who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)
     return (
         f"Client-level (ε = {upper(claim.epsilon)}, δ = {delta!r}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
@@ -100,7 +101,9 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     busiest = realised(mechanism, delta, float(end.exposure.max())).epsilon if private and mechanism.trust in PER_CLIENT else None
     beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
     if busiest is not None:
-        beside = f" (before sampling, without amplification; realised by the busiest client: ε = {upper(busiest)})"
+        limit = plan.experiment.privacy.client_limit
+        silent = f"; each client is silent before its own rounds spend more than ε = {limit:g}" if limit else ""
+        beside = f" (before sampling, without amplification; realised by the busiest client: ε = {upper(busiest)}{silent})"
     return {
         "claim": privacy_sentence(mechanism, claim, delta, beside),
         "algorithm": plan.experiment.algorithm.name,

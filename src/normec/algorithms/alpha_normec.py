@@ -26,7 +26,7 @@ class AlphaNormEC(FedNormEC):
     year: ClassVar[int | None] = 2025
     guarantee: ClassVar[str] = "O(1/√K) without noise for smooth losses, p = 1; private utility by Corollary 1"
     one_gradient: ClassVar[bool] = True
-    tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.003, 0.3), "server_lr": (0.03, 1.0)}
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (0.1, 10.0)}
 
     server_lr: Positive = 0.3
     server_normalize: Switch = True

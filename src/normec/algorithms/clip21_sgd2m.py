@@ -28,7 +28,7 @@ class Clip21SGD2M(MomentumErrorFeedback):
     paper: ClassVar[str] = "Islamov et al.: Double Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy"
     year: ClassVar[int | None] = 2025
     guarantee: ClassVar[str] = "O(1/K) of the squared gradient norm for smooth losses, T = 1, p = 1; a neighbourhood with noise"
-    tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.01, 1.0), "server_lr": (0.3, 10.0)}
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (1.0, 100.0)}
 
     clip_norm: ClipNorm = 0.1
     server_momentum: Probability = 0.5

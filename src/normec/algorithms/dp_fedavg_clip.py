@@ -22,7 +22,7 @@ class DPFedAvgClip(Averaging):
     paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models"
     year: ClassVar[int | None] = 2018
     guarantee: ClassVar[str] = "none without bounded gradients or heterogeneity"
-    tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.1, 10.0), "server_lr": (0.1, 10.0)}
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.03, 3.0), "server_lr": (0.5, 50.0)}
 
     clip_norm: ClipNorm = 1.0
 

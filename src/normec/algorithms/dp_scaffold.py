@@ -23,7 +23,7 @@ class DPScaffold(Scaffold):
     paper: ClassVar[str] = "Noble, Bellet, Dieuleveut: Differentially Private Federated Learning on Heterogeneous Data"
     year: ClassVar[int | None] = 2022
     guarantee: ClassVar[str] = "none at client level"
-    tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.03, 3.0), "server_lr": (0.1, 10.0)}
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.1, 10.0)}
 
     clip_norm: ClipNorm = 0.3
 

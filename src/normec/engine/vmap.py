@@ -6,6 +6,7 @@ zero where the loss is cross-entropy, and stand alone otherwise. The results are
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -18,8 +19,10 @@ from normec.engine.loop import Loop, Task
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 
-UNSUITED = (nn.modules.conv._ConvNd, nn.RNNBase)
-"""Layers that are slower, or impossible, with a copy of their weights for each client."""
+UNSUITED = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.batchnorm._BatchNorm)
+"""Layers that are slower, or impossible, with a copy of their weights for each client, or mix the samples of a batch."""
+FAILURES = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, UserWarning)
+"""What vmap raises for what it cannot do; it warns where it is slower than a loop."""
 Shape = tuple[int, ...]
 """The number of samples in each of a client's mini-batches, filled up."""
 
@@ -34,7 +37,16 @@ class Vmap:
         self._gradients: dict[int, Callable[..., Tensor]] = {}
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
-        """Writes the scaled local updates (G, d) of the tasks' clients, from the model x (d,), into `out`; k as for the loop."""
+        """Writes the scaled local updates (G, d) of the tasks' clients, from the model x (d,), into `out`; k as for the loop.
+
+        A model that turns out to do what vmap cannot, such as to draw random numbers from some round on, takes the loop.
+        """
+        try:
+            self._together(model, x, tasks, out)
+        except FAILURES:
+            Loop().updates(model, x, tasks, k, out)
+
+    def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
         filled = model.loss is functional.cross_entropy
         groups: defaultdict[Shape, list[int]] = defaultdict(list)
         for position, task in enumerate(tasks):
@@ -53,12 +65,14 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
         return "its forward pass draws random numbers"
     if any(isinstance(module, UNSUITED) for module in model.module.modules()):
         return "it has convolutions or recurrent layers"
-    halves: list[Batch] = [slice(0, max(1, len(samples[1]) // 2)), slice(0, None)]
-    tasks = [Task("probe", samples, halves, LocalSteps(0.1), 0)] * 2
+    batches: list[Batch] = [slice(0, 5), slice(1, 8)]  # which are filled up to 6 and 8
+    tasks = [Task("probe", samples, batches, LocalSteps(0.1), 0)] * 2
     found, expected = (torch.empty(2, len(x), dtype=x.dtype, device=x.device) for _ in range(2))
     try:
-        Vmap().updates(model, x, tasks, 0, found)
-    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Vmap()._together(model, x, tasks, found)
+    except FAILURES as error:
         return " ".join(str(error).split())[:200].rstrip(".")
     Loop().updates(model, x, tasks, 0, expected)
     scale = float(expected.abs().max())

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from normec.errors import BadInput
+from normec.privacy.mechanism import Mechanism
 
 Line = dict[str, Any]
 
@@ -42,6 +44,8 @@ class Ledger:
         Raises:
             BadInput: where a line is missing or was changed, naming it, or the header is of another mechanism.
         """
+        if not path.exists() and _head_path(path).exists():
+            raise BadInput("ledger", f": {path} is missing, and {_head_path(path).name} says that it had lines. Restore it.")
         ledger = read(path) if path.exists() else cls(path)
         if ledger.torn:
             warnings.warn(f"{path}: an incomplete last line, of a process that was killed while writing, is dropped", stacklevel=2)
@@ -81,19 +85,26 @@ class Ledger:
         self._append("intent", {"round": k})
         self._begun[k] += 1
 
-    def exposures(self, clients: int, honest: int, pending: bool = True) -> np.ndarray:
+    def exposures(self, mechanism: Mechanism, pending: bool = True) -> np.ndarray:
         """Σ 1/h_k (M,) over each client's own rounds that count, where participants add the noise.
 
-        An attempt of which nobody knows the participants counts for all, with the fewest honest ones. pending: with the
-        output that is committed and not yet released.
+        An attempt of which nobody knows the participants counts for all that were not silent, with the fewest honest ones.
+        pending: with the output that is committed and not yet released.
         """
-        ended = [line for line in self.lines if line["kind"] in ("commit", "given up")]
-        if self.seeded:
-            ended = list({line["round"]: line for line in ended}.values())
-        exposure = np.full(clients, (self.counted() - len(ended)) / honest)
-        for line in ended:
-            if "participants" in line and (pending or line is not self.lines[-1]):
-                exposure[line["participants"]] += line["exposure"]
+        ends: dict[int, Line | None] = {}
+        attempt = 0
+        for line in self.lines[1:]:
+            if line["kind"] == "intent":
+                attempt = line["round"] if self.seeded else attempt + 1
+                ends.setdefault(attempt, None)
+            elif line["kind"] in ("commit", "given up"):
+                ends[attempt] = line
+        exposure = np.zeros(mechanism.clients)
+        for end in ends.values():
+            if end is None:
+                exposure[~mechanism.silent(torch.from_numpy(exposure)).numpy()] += 1 / mechanism.honest
+            elif "participants" in end and (pending or end is not self.lines[-1]):
+                exposure[end["participants"]] += end["exposure"]
         return exposure
 
     def commit(self, k: int, output: str, **cohort: Any) -> None:
@@ -117,12 +128,14 @@ class Ledger:
         """Round k ends without an output."""
         self._append("given up", {"round": k})
 
-    def check_covers(self, visible: int) -> None:
-        """Refuses a ledger on which fewer rounds began than were seen.
+    def check_covers(self, visible: int, output: bool) -> None:
+        """Refuses a ledger on which fewer rounds began than were seen, or none though an output is stored.
 
         Raises:
-            BadInput: with both numbers.
+            BadInput: saying which.
         """
+        if output and not self._begun:
+            raise BadInput("ledger", f": {self.path} knows of no round and the output of one is stored. Lines are missing.")
         if len(self._begun) < visible:
             raise BadInput("ledger", f": {self.path} knows of {len(self._begun)} rounds and {visible} were seen. Lines are missing.")
 
@@ -157,8 +170,8 @@ def read(path: Path) -> Ledger:
         *whole, rest = path.read_bytes().split(b"\n")
     except OSError as error:
         raise BadInput("ledger", f": {path} cannot be read ({error.strerror}).") from None
-    if _parse(rest.partition(b"}")[0] + b"}") is not None:
-        raise BadInput("ledger", f": line {len(whole) + 1} of {path} was changed.")  # a torn line has no end
+    if rest and _lines_by_head(path) > len(whole):
+        raise BadInput("ledger", f": line {len(whole) + 1} of {path} was changed.")  # it was whole when the head was written
     lines: list[Line] = []
     for number, text in enumerate(whole, start=1):
         line = _parse(text)
@@ -175,6 +188,8 @@ def _check_head(path: Path, lines: list[Line]) -> None:
     """The file beside a ledger holds the number of its lines and the hash of the last, so that a lost end is missed."""
     try:
         number, head = json.loads(_head_path(path).read_text())
+        if not (isinstance(number, int) and number >= 1):
+            raise ValueError(number)
         found = lines[number - 1]["hash"] if number <= len(lines) else None
     except FileNotFoundError:
         if len(lines) <= 1:  # killed before the first head was written
@@ -186,6 +201,14 @@ def _check_head(path: Path, lines: list[Line]) -> None:
         raise BadInput("ledger", f": {path} ends at line {len(lines)} and had come to line {number}. Lines are missing.")
     if found != head:
         raise BadInput("ledger", f": line {number} of {path} is not the one that was written.")
+
+
+def _lines_by_head(path: Path) -> int:
+    """How many lines the file beside a ledger says there were; 0 where it cannot be read."""
+    try:
+        return int(json.loads(_head_path(path).read_text())[0])
+    except (OSError, ValueError, TypeError, IndexError):
+        return 0
 
 
 def _head_path(path: Path) -> Path:

@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
+
 from normec.errors import BadInput
 from normec.participation import Full, Participation, participation_from_table
 from normec.privacy.accountant import by_group_privacy, epsilon, realised, within_limit
@@ -82,7 +84,7 @@ def rows(query: Query) -> list[dict[str, Any]]:
 
 
 def _row(query: Query, trust: Trust) -> dict[str, Any]:
-    mechanism, delta = query.mechanism(trust), query.chosen_delta
+    mechanism, delta, problems = query.mechanism(trust), query.chosen_delta, warnings(query)
     if trust == "none":
         mechanism = replace(mechanism, noise_multiplier=0.0)
     elif query.noise_multiplier is None and query.noise == "calibrated":
@@ -90,6 +92,8 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, target, delta))
     if query.client_limit is not None and trust in PER_CLIENT:
         mechanism = within_limit(mechanism, query.client_limit, delta)
+        if bool(mechanism.silent(torch.zeros(1)).all()):
+            problems.append(f"client_limit = {query.client_limit:g} does not allow a client a single round")
     spent = epsilon(mechanism, delta)
     return {
         "trust": trust,
@@ -103,7 +107,8 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         "noise_multiplier": mechanism.noise_multiplier,
         "accountant": spent.accountant,
         "min_honest": mechanism.honest if trust == "secagg" else None,
-        "warnings": warnings(query),
+        "client_limit": query.client_limit if trust in PER_CLIENT else None,
+        "warnings": problems,
         "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None,
     }
 
@@ -123,9 +128,11 @@ def realised_by_ledger(ledger: Ledger) -> float | None:
     header = ledger.lines[0]
     if header["trust"] not in PER_CLIENT:
         return None
-    exposure = ledger.exposures(header["clients"], header["min_honest"]).max()
-    mechanism = Mechanism(header["trust"], header["adjacency"], 1.0, header["noise_multiplier"], Full(), header["clients"], 1)
-    return realised(mechanism, header["delta"], float(exposure)).epsilon
+    names = ("trust", "adjacency", "noise_multiplier", "clients", "min_honest", "colluders")
+    mechanism = Mechanism(**{name: header[name] for name in names}, bound=1.0, participation=Full(), rounds=1)
+    if header["client_limit"]:
+        mechanism = within_limit(mechanism, header["client_limit"], header["delta"])
+    return realised(mechanism, header["delta"], float(ledger.exposures(mechanism).max())).epsilon
 
 
 def warnings(query: Query) -> list[str]:
@@ -142,6 +149,8 @@ def notes(query: Query) -> list[str]:
         "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)",
     ]
     lines += [f"warning: {text}" for text in warnings(query)]
+    if query.client_limit is not None:
+        lines.append(f"secagg, local: each client stays silent before its own rounds spend more than client_limit = {query.client_limit:g}")
     if query.noise == "paper":
         limits = "the theorem that it cites (Abadi et al. 2016) needs p < 1/(16 z)"
         lines.append(f"noise = p √(K ln(1/δ)) / ε claims ε = {query.epsilon:g}; the table shows what it gives: {limits}")

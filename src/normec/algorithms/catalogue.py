@@ -1,0 +1,35 @@
+"""What each registered algorithm is and costs: what `normec algorithms` prints."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from normec.algorithms.base import REGISTRY
+
+
+def rows() -> list[dict[str, Any]]:
+    """One row an algorithm, by name, for its default settings.
+
+    memory: vectors (d,) that each client remembers. up, down: vectors that a client sends and receives in a round; a
+    compressed vector counts as one. private: whether its messages are bounded, so that noise can protect them.
+    """
+    return [_row(name) for name in sorted(REGISTRY)]
+
+
+def _row(name: str) -> dict[str, Any]:
+    kind = REGISTRY[name]
+    algorithm = kind()
+    return {
+        "name": name,
+        "paper": kind.paper,
+        "year": kind.year,
+        "guarantee": kind.guarantee,
+        "memory": len(kind.client_slots),
+        "up": 1,
+        "down": kind.vectors_down,
+        "compressed": algorithm.operator.message_bytes(10**6) < 4 * 10**6,
+        "private": math.isfinite(algorithm.operator.bound),
+        "one_gradient": kind.one_gradient,
+        "settings": algorithm.table(),
+    }

@@ -1,0 +1,165 @@
+"""Several algorithms on the same data, model, cohorts and ε: what `normec compare` runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from normec.algorithms import REGISTRY, Algorithm
+from normec.config import RunConfig, Tree, merge
+from normec.errors import BadInput, TrainingFailed
+from normec.experiment import prepare
+from normec.settings import choose
+from normec.training import execute
+
+TUNING_SEEDS_FROM = 1000
+"""Tuning uses seed + 1000, which no result uses: other cohorts and noise, and for drawn partitions another split."""
+Step = Callable[[str], None]
+"""Told what runs next."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: a configuration and the algorithms that take its [algorithm] section in turn.
+
+    base: a tree of settings. settings: of single algorithms, by name. seeds: how many seeds, from the configuration's.
+    tries: configurations that a small search tries for each algorithm, a square number; 0 for none.
+    """
+
+    base: Tree
+    algorithms: tuple[str, ...]
+    settings: dict[str, Tree] = field(default_factory=dict)
+    seeds: int = 3
+    tries: int = 0
+
+    def __post_init__(self) -> None:
+        if len(set(self.algorithms)) != len(self.algorithms) or not self.algorithms:
+            raise BadInput("algorithms", f"={','.join(self.algorithms)!r} must name at least one algorithm, each once.")
+        if self.tries and math.isqrt(self.tries) ** 2 != self.tries:
+            raise BadInput(
+                "tries", f"={self.tries} must be a square number, so that one or two settings get the same number. Use 4, 9 or 16."
+            )
+        for name in self.algorithms:
+            kind = choose("algorithms", name, REGISTRY)
+            config = self.config(name, {}, 0)
+            if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
+                problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
+                raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
+            config.algorithm.check_local(config.local)
+            if self.tries and not kind.tuned:
+                raise BadInput("algorithms", f" hold {name!r}, which names no settings to tune. Compare it without --tune.")
+
+    @property
+    def seed(self) -> int:
+        """The first seed."""
+        return RunConfig.from_tree(self.base).schedule.seed
+
+    @property
+    def runs(self) -> int:
+        """How many runs it takes."""
+        return len(self.algorithms) * (self.seeds + self.tries)
+
+    def config(self, name: str, settings: Tree, seed: int) -> RunConfig:
+        """The configuration of one run. An algorithm that takes one gradient a round has local.steps = 1."""
+        algorithm = {"name": name, **self.settings.get(name, {}), **settings}
+        tree = merge(self.base, {"algorithm": algorithm, "seed": seed})
+        if REGISTRY[name].one_gradient:
+            local = tree.get("local", {})
+            method = local.get("method", "gd")
+            tree = merge(tree, {"local": {"steps": 1, "method": method if method in ("gd", "sgd") else "gd"}})
+        return RunConfig.from_tree(tree)
+
+    def rows(self, next_run: Step = lambda name: None) -> Iterator[dict[str, Any]]:
+        """Runs everything; one row an algorithm, as it is done."""
+        for name in self.algorithms:
+            tuned = self._tune(name, next_run) if self.tries else {}
+            yield self._row(name, tuned, next_run)
+
+    def _tune(self, name: str, next_run: Step) -> Tree:
+        """The settings of the grid that did best, by final test accuracy, or by training loss where there is no test set."""
+        scores = []
+        for point in grid(REGISTRY[name], self.tries):
+            next_run(name)
+            end = _outcome(self.config(name, point, self.seed + TUNING_SEEDS_FROM), curve=False)
+            scores.append((_score(end), point))
+        best = max(scores, key=lambda pair: pair[0])
+        return best[1] if best[0] > -math.inf else {}
+
+    def _row(self, name: str, tuned: Tree, next_run: Step) -> dict[str, Any]:
+        ends = []
+        for seed in range(self.seed, self.seed + self.seeds):
+            next_run(name)
+            ends.append(_outcome(self.config(name, tuned, seed), curve=True))
+        done = [end for end in ends if end is not None]
+        config = self.config(name, tuned, self.seed)
+        first = done[0]["summary"] if done else {}
+        return {
+            "algorithm": name,
+            **{key: first.get(key) for key in ("epsilon", "delta", "adjacency", "trust", "convergence")},
+            "test_accuracy": _mean(done, "test_accuracy"),
+            "test_accuracy_se": _standard_error(done, "test_accuracy"),
+            "train_loss": _mean(done, "train_loss"),
+            "train_loss_se": _standard_error(done, "train_loss"),
+            "transmissions": _mean(done, "transmissions"),
+            "bytes_up": _mean(done, "bytes_up"),
+            "bytes_down": _mean(done, "bytes_down"),
+            "rounds": config.schedule.rounds,
+            "seeds": self.seeds,
+            "failed": len(ends) - len(done),
+            "tries": self.tries,
+            "settings": config.algorithm.table(),
+            "chosen": _unlike_default(config.algorithm),
+            "local_steps": config.local.steps,
+            "curves": [end["curve"] for end in done],
+        }
+
+
+def grid(kind: type[Algorithm], tries: int) -> list[Tree]:
+    """Settings to try: `tries` values of the one tuned setting, or the square root of that of each of two, log-spaced."""
+    each = tries if len(kind.tuned) == 1 else math.isqrt(tries)
+    axes = [[(name, float(f"{value:.3g}")) for value in np.geomspace(*ends, each)] for name, ends in kind.tuned.items()]
+    return [dict(point) for point in itertools.product(*axes)]
+
+
+def _outcome(config: RunConfig, curve: bool) -> dict[str, Any] | None:
+    """The summary of a run and its test accuracy by round; None where it diverged."""
+    if not curve:
+        config = config.evaluated_at_the_end()
+    try:
+        run = execute(prepare(config.experiment()))
+    except TrainingFailed:
+        return None
+    return {"summary": run.summary, "curve": [row["test_accuracy"] for row in run.metrics]}
+
+
+def _unlike_default(algorithm: Algorithm) -> Tree:
+    """The settings that are not the algorithm's defaults."""
+    defaults = type(algorithm)().table()
+    return {name: value for name, value in algorithm.table().items() if defaults.get(name) != value}
+
+
+def _score(end: dict[str, Any] | None) -> float:
+    if end is None:
+        return -math.inf
+    accuracy, loss = end["summary"]["test_accuracy"], end["summary"]["train_loss"]
+    return float(accuracy if accuracy is not None else -loss)
+
+
+def _values(done: list[dict[str, Any]], key: str) -> list[float]:
+    return [end["summary"][key] for end in done if end["summary"][key] is not None]
+
+
+def _mean(done: list[dict[str, Any]], key: str) -> float | None:
+    values = _values(done, key)
+    return statistics.fmean(values) if values else None
+
+
+def _standard_error(done: list[dict[str, Any]], key: str) -> float | None:
+    values = _values(done, key)
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

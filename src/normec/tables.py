@@ -1,0 +1,158 @@
+"""The tables and notes that commands print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from normec.errors import count
+from normec.privacy.ledger import Ledger
+from normec.privacy.table import realised_by_ledger
+from normec.summary import upper
+from normec.training import Run
+
+
+def result_table(run: Run) -> Table:
+    """The table at the end of a run."""
+    s = run.summary
+    table = Table(show_header=False, title="Result", title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")
+    promise = f"({upper(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
+    for name, value in {
+        "algorithm": s["algorithm"],
+        "convergence": s["convergence"],
+        "test accuracy": number(s["test_accuracy"], ".1%"),
+        "test loss": number(s["test_loss"], ".4f"),
+        "training loss": number(s["train_loss"], ".4f"),
+        "(ε, δ)": promise,
+        **({"(ε, δ) realised": f"({upper(s['epsilon_realised_max'])}, {s['delta']:g})"} if s["epsilon_realised_max"] is not None else {}),
+        "unit": s["unit"],
+        "adjacency": s["adjacency"] or "–",
+        "trust": s["trust"],
+        "sampling": s["sampling"] + ("" if s["rate"] == 1 else f", rate {s['rate']:g}"),
+        "accountant": s["accountant"] or "–",
+        "transmissions": f"{s['transmissions']:,}",
+        "bytes up / down": f"{s['bytes_up']:,} / {s['bytes_down']:,}",
+        "seconds": f"{s['seconds']:.1f}",
+        "folder": str(run.folder) if run.folder else "–",
+    }.items():
+        table.add_row(name, Text(value))
+    return table
+
+
+def warnings(run: Run) -> list[str]:
+    """What a careful reader should notice in the result."""
+    first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
+    lines = []
+    if run.summary["clients_at_limit"]:
+        lines.append(f"warning: {count(run.summary['clients_at_limit'], 'client')} came to client_limit, and would send nothing more")
+    if first is not None and last is not None and last > first:
+        advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
+        lines.append(f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}.")
+    return lines
+
+
+def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
+    """The trust models of one setting, side by side."""
+    table = Table(title=title, title_justify="left")
+    for name in ("trust", "sampling", "noise multiplier", "ε", "accountant"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
+        sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
+        bound = "∞: not private" if row["epsilon"] is None else upper(row["epsilon"])
+        if row["epsilon_by_group_privacy"]:
+            bound += f" ({upper(row['epsilon_by_group_privacy'])} without relying on substitution under sampling)"
+        if row["client_limit"]:
+            bound += f" (clients silent before {row['client_limit']:g})"
+        table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])
+    return table
+
+
+def ledger_lines(ledger: Ledger) -> list[str]:
+    """What a verified ledger says."""
+    header, retried = ledger.lines[0], ledger.retried()
+    lines = [
+        f"{count(len(ledger.lines), 'line')}, the chain is whole",
+        f"{count(ledger.counted(), 'release')} of {header['rounds']} planned count, with {header['noise']} noise under trust "
+        f"{header['trust']}; the table is for those, δ = {header['delta']!r}",
+    ]
+    if retried:
+        counting = "each counts once, as the same release" if ledger.seeded else "each attempt counts"
+        lines.append(f"begun more than once: {', '.join(f'round {k + 1}' for k in retried)}; {counting}")
+    busiest = realised_by_ledger(ledger)
+    if busiest is not None:
+        limit = f"; each stays silent before it exceeds {header['client_limit']:g}" if header["client_limit"] else ""
+        lines.append(f"the client whose own rounds spent most: ε = {upper(busiest)}{limit}")
+    if ledger.torn:
+        lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
+    return lines
+
+
+def algorithm_table(rows: list[dict[str, Any]]) -> Table:
+    """The registered algorithms and what a round of each costs."""
+    table = Table(title="Algorithms", title_justify="left")
+    for name in ("name", "year", "private", "memory", "up", "down"):
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        up = "compressed" if row["compressed"] else str(row["up"])
+        private = "yes" if row["private"] else "no"
+        table.add_row(row["name"], str(row["year"] or "–"), private, str(row["memory"]), up, str(row["down"]))
+    return table
+
+
+def algorithm_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """How to read the table, and the paper and the guarantee of each algorithm."""
+    lines = [
+        "private: messages are bounded, so that noise can protect them",
+        "memory, up, down: vectors of the model's size that a client keeps, sends and receives",
+    ]
+    return lines + [f"{row['name']}: {row['paper']}. Convergence: {row['guarantee']}." for row in rows]
+
+
+def comparison_table(rows: list[dict[str, Any]]) -> Table:
+    """Algorithms side by side: mean ± standard error over the seeds."""
+    table = Table(title="Comparison", title_justify="left")
+    for name in ("algorithm", "ε", "test accuracy", "training loss", "MB up"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "algorithm" else "right")
+    table.add_column("chosen", overflow="fold")
+    for row in rows:
+        cells = (
+            "∞" if row["epsilon"] is None else upper(row["epsilon"]),
+            _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
+            _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
+            number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
+            ", ".join(f"{name}={value}" for name, value in row["chosen"].items()) or "–",
+        )
+        table.add_row(row["algorithm"], *(Text(cell) for cell in cells))
+    return table
+
+
+def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """How the numbers came about, and what they do not include."""
+    first = rows[0]
+    lines = [f"mean ± standard error over {count(first['seeds'], 'seed')}, {count(first['rounds'], 'round')}"]
+    if first["epsilon"] is not None:
+        lines.append(f"δ = {first['delta']!r}, {first['adjacency']} adjacency, trust {first['trust']}; each run alone spends ε")
+    if first["tries"]:
+        lines.append(
+            f"tuned: {count(first['tries'], 'configuration')} each, on another seed, by final test accuracy; tuning is not accounted"
+        )
+    lines += [
+        f"{row['algorithm']}: one local step a round" for row in rows if row["local_steps"] == 1 != max(r["local_steps"] for r in rows)
+    ]
+    lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
+    return lines
+
+
+def _with_error(mean: float | None, error: float | None, scale: float, form: str, unit: str = "") -> str:
+    shown = number(None if mean is None else scale * mean, form)
+    return shown + ("" if error is None else f" ± {scale * error:{form}}") + (unit if mean is not None else "")
+
+
+def number(value: float | None, form: str) -> str:
+    """A value, or a dash for none."""
+    return "–" if value is None else format(value, form)
