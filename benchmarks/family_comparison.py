@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import re
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,9 @@ def table(results: list[dict[str, Any]], setting: str) -> str:
 def page(text: str, results: list[dict[str, Any]]) -> str:
     """The page with its tables replaced."""
     for setting in SETTINGS:
-        pattern = rf"(## {re.escape(setting.capitalize() if setting[0] == 's' else setting)}\n\n)\|.*?\n(?=\n)"
-        text = re.sub(pattern, lambda found, setting=setting: f"{found[1]}{table(results, setting)}\n", text, flags=re.DOTALL)
+        heading = f"## {setting[0].upper() if setting.startswith('sorted') else setting[0]}{setting[1:]}\n\n"
+        before, after = text.split(heading)
+        text = f"{before}{heading}{table(results, setting)}\n\n{after[after.index('## ') :]}"
     return text
 
 

@@ -102,7 +102,7 @@ def test_settings_of_single_algorithms(command: Command, tmp_path: Path) -> None
 
 def test_a_diverged_run_is_reported(command: Command) -> None:
     arguments = ("--algorithms", "fedavg,scaffold", "--seeds", "2", "scaffold.server_lr=1e29")
-    done = command("compare", *SMALL, "privacy.trust=none", *arguments)
+    done = command("compare", *SMALL, "privacy.trust=none", "model.name=mlp", *arguments)
     assert done.code == 0 and "warning: scaffold diverged on 2 of 2 seeds" in done.out and "∞" in done.out
 
 
@@ -134,6 +134,26 @@ def test_the_list_of_algorithms(command: Command) -> None:
     assert all(row["paper"] != "–" and row["year"] and row["guarantee"] for row in rows)
     shown = command("algorithms").out
     assert all(name in shown for name in by_name) and "Clip21: Error Feedback for Gradient Clipping" in shown
+
+
+def test_an_algorithm_by_its_import_path(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own, so that it is registered there alone; run.toml repeats the run."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent / "examples"))
+    train = [sys.executable, "-W", "error", "-m", "normec"]
+
+    def normec(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*train, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    first = normec("train", *SMALL, "algorithm.name=new_algorithm:SignEF21", "--out", "a")
+    assert first.returncode == 0, first.stderr
+    again = normec("train", "a/run.toml", "--out", "b")
+    assert again.returncode == 0, again.stderr
+    both = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("a", "b")]
+    assert both[0]["algorithm"] == "sign-ef21" and both[0]["train_loss"] == both[1]["train_loss"]
+    compared = normec("compare", *SMALL, "--algorithms", "new_algorithm:SignEF21,clip21", "--seeds", "1", "--json")
+    assert [row["algorithm"] for row in json.loads(compared.stdout)] == ["new_algorithm:SignEF21", "clip21"]
+    refused = normec("train", "algorithm.name=new_algorithm:Sign")
+    assert refused.returncode == 2 and "is no registered algorithm" in refused.stderr
 
 
 def test_the_example_of_a_new_algorithm() -> None:

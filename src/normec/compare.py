@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from normec.algorithms import REGISTRY, Algorithm
+from normec.algorithms import Algorithm, algorithm_kind
 from normec.config import RunConfig, Tree, merge
 from normec.errors import BadInput, TrainingFailed
 from normec.experiment import prepare
-from normec.settings import choose
 from normec.training import execute
 
 TUNING_SEEDS_FROM = 1000
@@ -46,7 +45,7 @@ class Comparison:
                 "tries", f"={self.tries} must be a square number, so that one or two settings get the same number. Use 4, 9 or 16."
             )
         for name in self.algorithms:
-            kind = choose("algorithms", name, REGISTRY)
+            kind = algorithm_kind("algorithms", name)
             config = self.config(name, {}, 0)
             if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
                 problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
@@ -69,7 +68,7 @@ class Comparison:
         """The configuration of one run. An algorithm that takes one gradient a round has local.steps = 1."""
         algorithm = {"name": name, **self.settings.get(name, {}), **settings}
         tree = merge(self.base, {"algorithm": algorithm, "seed": seed})
-        if REGISTRY[name].one_gradient:
+        if algorithm_kind("algorithms", name).one_gradient:
             local = tree.get("local", {})
             method = local.get("method", "gd")
             tree = merge(tree, {"local": {"steps": 1, "method": method if method in ("gd", "sgd") else "gd"}})
@@ -84,7 +83,7 @@ class Comparison:
     def _tune(self, name: str, next_run: Step) -> Tree:
         """The settings of the grid that did best, by final test accuracy, or by training loss where there is no test set."""
         scores = []
-        for point in grid(REGISTRY[name], self.tries):
+        for point in grid(algorithm_kind("algorithms", name), self.tries):
             next_run(name)
             end = _outcome(self.config(name, point, self.seed + TUNING_SEEDS_FROM), curve=False)
             scores.append((_score(end), point))

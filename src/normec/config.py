@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, server_step_from_table
+from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, algorithm_table, server_step_from_table
 from normec.data import Data, load
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
@@ -76,7 +76,7 @@ class RunConfig:
             "data": self.data.resolved().table(),
             "model": self.model.table(),
             "local": {"method": self.local.method, **self.local.table()},
-            "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
+            "algorithm": algorithm_table(self.algorithm),
             "server": {"optimizer": self.server.optimizer, **self.server.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
             "privacy": self.privacy.model_copy(update={"delta": delta or self.privacy.delta}).table(),

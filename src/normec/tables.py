@@ -14,6 +14,10 @@ from normec.summary import upper
 from normec.training import Run
 
 
+HUGE = 1e9
+"""From here on digits after the point only fill a table."""
+
+
 def result_table(run: Run) -> Table:
     """The table at the end of a run."""
     s = run.summary
@@ -150,9 +154,9 @@ def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
 
 def _with_error(mean: float | None, error: float | None, scale: float, form: str, unit: str = "") -> str:
     shown = number(None if mean is None else scale * mean, form)
-    return shown + ("" if error is None else f" ± {scale * error:{form}}") + (unit if mean is not None else "")
+    return shown + ("" if error is None else f" ± {number(scale * error, form)}") + (unit if mean is not None else "")
 
 
 def number(value: float | None, form: str) -> str:
-    """A value, or a dash for none."""
-    return "–" if value is None else format(value, form)
+    """A value, or a dash for none; huge ones in short."""
+    return "–" if value is None else format(value, form if abs(value) < HUGE else ".2e")

@@ -1,7 +1,18 @@
 """The registered algorithms, one short file each."""
 
 from normec.algorithms.alpha_normec import AlphaNormEC
-from normec.algorithms.base import REGISTRY, Algorithm, ClientStep, Context, Slots, algorithm_from_table, client_step, register
+from normec.algorithms.base import (
+    REGISTRY,
+    Algorithm,
+    ClientStep,
+    Context,
+    Slots,
+    algorithm_from_table,
+    algorithm_kind,
+    algorithm_table,
+    client_step,
+    register,
+)
 from normec.algorithms.clip21 import Clip21
 from normec.algorithms.clip21_sgd2m import Clip21SGD2M
 from normec.algorithms.dp_fedavg_clip import DPFedAvgClip
@@ -44,6 +55,8 @@ __all__ = [
     "ServerStep",
     "Slots",
     "algorithm_from_table",
+    "algorithm_kind",
+    "algorithm_table",
     "client_step",
     "register",
     "server_step_from_table",

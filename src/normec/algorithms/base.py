@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from normec.errors import BadInput
+from normec.imports import load_object, looks_like_import_path
 from normec.local import LocalMethod
 from normec.operators import Operator, Uniform, row_norms, usable
 from normec.settings import Positive, Settings, choose
@@ -167,7 +168,28 @@ def register(name: str) -> Callable[[A], A]:
     return enter
 
 
+def algorithm_kind(setting: str, name: object) -> type[Algorithm]:
+    """The algorithm registered under a name, or the one that `package.module:Class` registers.
+
+    Raises:
+        BadInput: naming the setting.
+    """
+    if not isinstance(name, str) or not looks_like_import_path(name):
+        return choose(setting, name, REGISTRY)
+    kind = load_object(setting, name)
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm) and kind in REGISTRY.values()):
+        raise BadInput(setting, f"={name!r} is no registered algorithm. Decorate a subclass of normec.Algorithm with normec.register.")
+    return kind
+
+
 def algorithm_from_table(table: dict[str, Any]) -> Algorithm:
     """The `[algorithm]` section: `name`, and the hyperparameters of that algorithm."""
     table = dict(table)
-    return choose("algorithm.name", table.pop("name", "fed-normec"), REGISTRY).from_table("algorithm", table)
+    return algorithm_kind("algorithm.name", table.pop("name", "fed-normec")).from_table("algorithm", table)
+
+
+def algorithm_table(algorithm: Algorithm) -> dict[str, Any]:
+    """The section from which `algorithm_from_table` makes an algorithm again, in any process."""
+    kind = type(algorithm)
+    name = kind.name if kind.__module__.startswith("normec.") else f"{kind.__module__}:{kind.__qualname__}"
+    return {"name": name, **algorithm.table()}
