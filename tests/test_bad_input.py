@@ -34,6 +34,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "data.label_column": TEXTS,
     "data.test_fraction": [*NOT_NUMBERS, "-1", "1", "0.9999"],
     "model.name": [*TEXTS, "transformer", "nothing.here:at_all", "math:nothing", "math:pi", "builtins:dict"],
+    "model.loss": [*TEXTS, "hinge", "nothing.here:at_all", "math:pi"],
     "local.method": [*TEXTS, "adam"],
     "local.steps": COUNTS,
     "local.lr": POSITIVE,
@@ -46,6 +47,11 @@ BAD_VALUES: dict[str, list[str]] = {
     "algorithm.lazy": ["1", '"yes"', "nan"],
     "algorithm.init": [*TEXTS, "random", "local"],
     "algorithm.init_offset": [*NOT_NUMBERS, "-1"],
+    "server.optimizer": [*TEXTS, "lion"],
+    "server.momentum": [*NOT_NUMBERS, "-1", "1"],
+    "server.beta1": [*NOT_NUMBERS, "-1", "1"],
+    "server.beta2": [*NOT_NUMBERS, "-1", "1"],
+    "server.tau": POSITIVE,
     "participation.scheme": [*TEXTS, "weekly"],
     "participation.rate": [*POSITIVE, "1.5"],
     "privacy.trust": [*TEXTS, "secagg", "nobody"],
@@ -65,10 +71,15 @@ BAD_VALUES: dict[str, list[str]] = {
     "engine.eval_every": COUNTS,
     "engine.checkpoint_every": COUNTS,
     "engine.memory_limit": [*NOT_NUMBERS, "-1", "0", "1000"],
+    "theory.check": ["1", '"yes"', "nan"],
 }
 WITH = {
     "data.concentration": ["data.partition=dirichlet"],
     "data.classes_per_client": ["data.partition=shards"],
+    "server.momentum": ["server.optimizer=momentum"],
+    "server.beta1": ["server.optimizer=adam"],
+    "server.beta2": ["server.optimizer=adam"],
+    "server.tau": ["server.optimizer=adam"],
     "privacy.min_honest": ["privacy.trust=secagg"],
     "privacy.client_limit": ["privacy.trust=local"],
     "privacy.colluders": ["privacy.trust=secagg", "privacy.min_honest=10"],
@@ -84,7 +95,7 @@ NAMED = {
 def refused(outcome: Outcome, *words: str) -> None:
     assert outcome.code == 2, outcome
     assert outcome.out == ""
-    lines = outcome.err.strip().splitlines()
+    lines = [line for line in outcome.err.strip().splitlines() if not line.startswith("calibrating: ")]  # told after two seconds
     assert len(lines) == 1, outcome.err
     assert lines[0].startswith("normec: ") and lines[0].endswith((".", "?")), lines[0]
     for word in words:
@@ -95,7 +106,10 @@ def refused(outcome: Outcome, *words: str) -> None:
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD_VALUES.items() for value in values])
 def test_bad_value(command: Command, key: str, value: str) -> None:
     extra = WITH.get(key, [])
-    refused(command("train", *extra, f"{key}={value}", "--out", "out"), NAMED.get((key, value), "model" if key == "model.name" else key))
+    refused(
+        command("train", *extra, f"{key}={value}", "--out", "out"),
+        NAMED.get((key, value), "model" if key in ("model.name", "model.loss") else key),
+    )
 
 
 @pytest.mark.parametrize(("key", "value"), [("local.lr", "nan"), ("rounds", "-1"), ("participation.rate", "2")])
@@ -109,9 +123,12 @@ def test_every_key_of_the_configuration_is_covered() -> None:
     from normec.config import resolve
 
     resolved = resolve(None, ["data.partition=dirichlet", "privacy.epsilon=1"])
-    sections = {name: getattr(resolved, name) for name in ("data", "model", "local", "algorithm", "participation", "privacy", "engine")}
+    sections = {
+        name: getattr(resolved, name) for name in ("data", "model", "local", "algorithm", "participation", "privacy", "engine", "theory")
+    }
     keys = {f"{section}.{key}" for section, group in sections.items() for key in type(group).model_fields}
-    keys |= {"rounds", "seed", "local.method", "algorithm.name", "participation.scheme"}
+    keys |= {"rounds", "seed", "local.method", "algorithm.name", "participation.scheme", "server.optimizer"}
+    keys |= {f"server.{key}" for step in (normec.ServerMomentum, normec.ServerAdam) for key in step.model_fields}
     assert keys == set(BAD_VALUES)
 
 

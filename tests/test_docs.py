@@ -24,6 +24,15 @@ def test_the_readme_shows_the_measured_table() -> None:
     assert module.table(json.loads(module.RESULTS.read_text())) in (ROOT / "README.md").read_text()
 
 
+def test_the_comparison_page_shows_the_measured_tables() -> None:
+    spec = importlib.util.spec_from_file_location("family_comparison", ROOT / "benchmarks" / "family_comparison.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    assert module.page(page, json.loads(module.RESULTS.read_text())) == page
+
+
 def test_the_measured_demo_is_the_default() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "demo_comparison.json").read_text())
     assert results["rows"][0]["name"] == "Fed-α-NormEC"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from normec.data import Federation
     from normec.engine import Engine
     from normec.errors import BadInput, NormecError, TrainingFailed
+    from normec.experiment import Theory
     from normec.local import GD, IG, RR, SGD, SO
     from normec.participation import Fixed, Full, Poisson
     from normec.privacy import Privacy
@@ -50,6 +51,7 @@ _HOMES = {
     "normec.console": ("ConsoleObserver",),
     "normec.data": ("Federation",),
     "normec.engine": ("Engine",),
+    "normec.experiment": ("Theory",),
     "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
     "normec.local": ("GD", "IG", "RR", "SGD", "SO"),
     "normec.participation": ("Fixed", "Full", "Poisson"),
@@ -64,7 +66,7 @@ __all__ = [
     "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep", "Clip21",
     "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "FedAvg",
     "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
-    "ServerMomentum", "ServerStep", "TrainingFailed", "__version__", "register", "train",
+    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "register", "train",
 ]  # fmt: skip
 
 

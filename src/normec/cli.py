@@ -65,6 +65,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from normec.experiment import prepare
     from normec.folder import RunFolder
     from normec.tables import result_table, warnings
+    from normec.theory.certificate import lines
     from normec.training import execute
 
     if resume and out is None:
@@ -85,7 +86,8 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     except KeyboardInterrupt:
         raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
     console.print(result_table(result))
-    for line in [*warnings(result), result.summary["claim"]]:
+    theory = lines(result.summary["theory"]) if result.summary["theory"] else []
+    for line in [*warnings(result), *theory, result.summary["claim"]]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -143,6 +145,39 @@ def ledger(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if found.counted():
         console.print(privacy_table(of_ledger(found), title="These releases, with this noise, under each trust model"))
+
+
+@app.command()
+def plan(
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[key=value …]", help="The goal; see below.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of the tables.")] = False,
+) -> None:
+    """Noise and stepsizes that the theorems cover, and the bound they give.
+
+    Keys: epsilon, delta, trust, adjacency, min_honest, colluders; clients, rate, parameters (d), smoothness (L), gap
+    (f(x⁰) − f^inf), heterogeneity (Δ^inf), order_heterogeneity, method (gd, ig), steps (T), alpha, start (R), rounds or
+    rounds=choose.
+    """
+    import json
+
+    from rich.console import Console
+
+    from normec.config import parse_assignments
+    from normec.console import progress
+    from normec.tables import plan_lines, plan_table
+    from normec.theory.plan import Goal
+    from normec.theory.plan import plan as planned
+
+    goal = Goal(**parse_assignments(settings or []))
+    with progress("planning"):
+        found = planned(goal)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(plan_table(found))
+    for line in plan_lines(found):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -15,16 +15,16 @@ from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, algor
 from normec.data import Data, load
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
-from normec.experiment import Experiment, Schedule
+from normec.experiment import Experiment, Schedule, Theory
 from normec.local import LocalMethod, local_from_table
-from normec.models import Model, factory
+from normec.models import Model, factory, loss_function
 from normec.participation import Participation, participation_from_table
 from normec.privacy import Privacy
 from normec.streams import Streams
 
 Tree = dict[str, Any]
 
-SECTIONS = ("data", "model", "local", "algorithm", "server", "participation", "privacy", "engine")
+SECTIONS = ("data", "model", "local", "algorithm", "server", "participation", "privacy", "engine", "theory")
 DEFAULT_ALGORITHM = "fed-normec"
 
 
@@ -41,6 +41,7 @@ class RunConfig:
     participation: Participation
     privacy: Privacy
     engine: Engine
+    theory: Theory
 
     @classmethod
     def from_tree(cls, tree: Tree) -> RunConfig:
@@ -67,6 +68,7 @@ class RunConfig:
             participation=participation_from_table(tables["participation"]),
             privacy=Privacy.from_table("privacy", _with_default_promise(tables["privacy"])),
             engine=Engine.from_table("engine", tables["engine"]),
+            theory=Theory.from_table("theory", tables["theory"]),
         )
 
     def toml(self, delta: float | None = None) -> str:
@@ -81,6 +83,7 @@ class RunConfig:
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
             "privacy": self.privacy.model_copy(update={"delta": delta or self.privacy.delta}).table(),
             "engine": self.engine.table(),
+            "theory": self.theory.table(),
         }
         return tomli_w.dumps(tree)
 
@@ -104,6 +107,8 @@ class RunConfig:
             schedule=self.schedule,
             server=self.server,
             engine=self.engine,
+            theory=self.theory,
+            loss=loss_function(self.model.loss),
         )
 
 

@@ -24,6 +24,7 @@ class Scores(NamedTuple):
     test_accuracy: float | None
 
 
+@torch.no_grad()
 def evaluate(model: FlatModel, x: Tensor, federation: Federation, drop_broken: bool = False) -> Scores:
     """Scores of the parameters x (d,).
 
@@ -35,6 +36,16 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, drop_broken: b
     return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy)
 
 
+def gradient(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
+    """∇f(x), (d,) in float64: the mean over all clients of the gradients of their whole data."""
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    own = torch.empty_like(x)
+    for client in range(len(federation)):
+        model.gradient(x, federation.client(client), out=own)
+        total += own
+    return total / len(federation)
+
+
 def _client_losses(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
     """The mean loss of each client with samples, in float64."""
     losses = []
@@ -42,7 +53,7 @@ def _client_losses(model: FlatModel, x: Tensor, federation: Federation) -> Tenso
         samples = [federation.client(client) for client in clients]
         outputs = model.outputs(x, torch.cat([features for features, _ in samples]))
         parts = torch.split(outputs, [len(targets) for _, targets in samples])
-        losses += [model.loss(part, targets) for part, (_, targets) in zip(parts, samples, strict=True)]
+        losses += [model.objective(part, targets) for part, (_, targets) in zip(parts, samples, strict=True)]
     return torch.stack(losses).double()
 
 
@@ -68,7 +79,7 @@ def _test(model: FlatModel, x: Tensor, federation: Federation) -> tuple[float | 
     for start in range(0, len(targets), SAMPLES_AT_ONCE):
         chosen = slice(start, start + SAMPLES_AT_ONCE)
         outputs = model.outputs(x, features[chosen])
-        loss += float(model.loss(outputs, targets[chosen])) * len(targets[chosen])
+        loss += float(model.objective(outputs, targets[chosen])) * len(targets[chosen])
         classifies = classifies and outputs.ndim == 2
         if classifies:
             right += int((outputs.argmax(1) == targets[chosen]).sum())

@@ -20,7 +20,7 @@ from normec.models import Factory, FlatModel, Loss, build
 from normec.noise import lattice_for
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar, affordable_rounds, calibrate, within_limit
-from normec.settings import Rounds, Seed, Settings
+from normec.settings import Rounds, Seed, Settings, Switch
 from normec.streams import Streams
 
 PROBE_SAMPLES = 8
@@ -31,6 +31,12 @@ class Schedule(Settings):
 
     rounds: Rounds = 60
     seed: Seed = 42
+
+
+class Theory(Settings):
+    """The `[theory]` section. check: measure what the theorems speak of in every round, and give a verdict; in simulation only."""
+
+    check: Switch = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Experiment:
     server: ServerStep = Descent()  # noqa: RUF009 (immutable)
     loss: Loss = functional.cross_entropy
     engine: Engine = Engine()  # noqa: RUF009 (immutable)
+    theory: Theory = Theory()  # noqa: RUF009 (immutable)
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ class Plan:
             "server": {"optimizer": chosen.server.optimizer, **chosen.server.table()},
             "participation": {"scheme": chosen.participation.scheme, **chosen.participation.table()},
             "privacy": {**chosen.privacy.table(), "delta": self.delta},
+            "theory": chosen.theory.table(),
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
             "model": {"parameters": self.model.d, "fingerprint": self.model_start},
             "engine": {"backend": self.backend.name, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
@@ -167,6 +175,7 @@ def _check_types(experiment: Experiment) -> None:
         "privacy": Privacy,
         "server": ServerStep,
         "engine": Engine,
+        "theory": Theory,
     }
     for name, kind in kinds.items():
         value = getattr(experiment, name)

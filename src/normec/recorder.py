@@ -14,7 +14,7 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.engine import ClientStatistics
 from normec.errors import BadInput, TrainingFailed
-from normec.evaluation import evaluate
+from normec.evaluation import evaluate, gradient
 from normec.experiment import Plan
 from normec.folder import Output, RunFolder
 from normec.memory import DenseMemory
@@ -23,6 +23,8 @@ from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
 from normec.streams import seed_global_generator
 from normec.summary import End, ledger_header, summarize
+from normec.theory.certificate import certificate
+from normec.theory.constants import smoothness_seen
 
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
@@ -70,6 +72,7 @@ class Recorder:
         self.metrics: list[dict[str, Any]] = []
         self._description = plan.describe()
         self._ledger: Ledger | None = None
+        self._last_gradient: tuple[Tensor, Tensor] | None = None
         self._clock = time.perf_counter()
 
     def resume(self, state: State) -> bool:
@@ -166,7 +169,8 @@ class Recorder:
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
         module = self.plan.model.load(state.x)
-        end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure)
+        verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
+        end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure, verdict)
         summary = summarize(self.plan, end, self._description)
         if self.folder:
             self.folder.save_model(module)
@@ -239,8 +243,19 @@ class Recorder:
             "bytes_down": BYTES_OF_A_NUMBER * d * algorithm.vectors_down * state.computations,
             "epsilon": spent if math.isfinite(spent) else None,
             "seconds": round(state.seconds, 3),
-            "simulation_only": statistics.summary(bool(algorithm.client_slots)) if statistics else None,
+            "simulation_only": self._simulation_only(state, statistics),
         }
+
+    def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any] | None:
+        """What no server would see."""
+        remembers = bool(self.plan.experiment.algorithm.client_slots)
+        seen = statistics.summary(remembers) if statistics else None
+        if not self.plan.experiment.theory.check:
+            return seen
+        found = gradient(self.plan.model, state.x, self.plan.federation)
+        smoothness = smoothness_seen(state.x, found, self._last_gradient)
+        self._last_gradient = state.x, found
+        return {**(seen or {}), "gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
 
     def _scores(self, state: State) -> dict[str, float | None]:
         """The losses, or nulls in a round that is not evaluated."""

@@ -53,13 +53,15 @@ def upper(epsilon: float) -> str:
 class End(NamedTuple):
     """How a run ended.
 
-    last: the last line of the metrics. given_up: rounds that released nothing. exposure: the clients' (M,).
+    last: the last line of the metrics. given_up: rounds that released nothing. exposure: the clients' (M,). theory: the
+    verdict of the theorems, if it was asked for.
     """
 
     claim: Spent
     last: dict[str, Any]
     given_up: int
     exposure: Tensor
+    theory: dict[str, Any] | None
 
 
 def ledger_header(plan: Plan) -> dict[str, Any]:
@@ -124,6 +126,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "noise_std": mechanism.noise_std,
         "sensitivity": mechanism.sensitivity if math.isfinite(mechanism.sensitivity) else None,
         "noise": plan.experiment.privacy.noise if private else None,
+        "theory": end.theory,
         "test_accuracy": last["test_accuracy"],
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],

@@ -13,7 +13,6 @@ from normec.privacy.table import realised_by_ledger
 from normec.summary import upper
 from normec.training import Run
 
-
 HUGE = 1e9
 """From here on digits after the point only fill a table."""
 
@@ -150,6 +149,40 @@ def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
     ]
     lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
     return lines
+
+
+def plan_table(found: dict[str, Any]) -> Table:
+    """The chosen parameters beside the corollary's, and their bounds term by term."""
+    table = Table(title="Plan", title_justify="left")
+    for name in ("", "chosen", f"corollary {found['corollary']['number']}"):
+        table.add_column(name, no_wrap=True)
+    both = found["chosen"], found["corollary"]
+    names = {"local_lr": "γ (local.lr)", "beta": "β (beta)", "server_lr": "η (server_lr)", "alpha": "α (alpha)", "start": "R"}
+    for key, name in names.items():
+        table.add_row(name, *(number(each[key], ".4g") for each in both))
+    for form in ("paper", "sharper"):
+        table.add_section()
+        for term in ("optimization", "memory", "noise", "step", "drift", "order", "total"):
+            bold = "bold" if term == "total" else ""
+            table.add_row(f"{term}, {form} form", *(number(each["bound"][form][term], ".4g") for each in both), style=bold)
+    return table
+
+
+def plan_lines(found: dict[str, Any]) -> list[str]:
+    """What the plan rests on, and what more of something would buy."""
+    dominant = found["chosen"]["bound"]["sharper"]["dominant"]
+    lines: list[str] = [f"{count(found['rounds'], 'round')}; the bound is of min_k E‖∇f(x^k)‖, its largest term: {dominant}"]
+    if found["epsilon"] is not None:
+        noise = f"noise multiplier {found['noise_multiplier']:.5g} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
+        lines.append(f"{noise}, trust {found['trust']}")
+    broken = [c["name"] for c in found["corollary"]["conditions"] if not c["holds"]]
+    lines.append("every condition of the theorem holds for the chosen parameters")
+    if broken:
+        lines.append(f"warning: the corollary's closed form breaks {'; '.join(broken)}: its bound does not apply")
+    rate = found["corollary"]["rate"]
+    lines.append(f"predicted rate: O(K^−{rate:.3g})" if rate else "predicted rate: none in K; the bound tends to the private utility")
+    lines += [f"{name}: {total:.4g} (sharper form)" for name, total in found["more"].items()]
+    return [*lines, *found["notes"]]
 
 
 def _with_error(mean: float | None, error: float | None, scale: float, form: str, unit: str = "") -> str:

@@ -15,7 +15,7 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Clients, Engine, Workers
 from normec.errors import BadInput
-from normec.experiment import Experiment, Plan, Schedule, prepare
+from normec.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.folder import Output, RunFolder
 from normec.interrupts import deferred_interrupt
 from normec.local import LocalMethod
@@ -50,6 +50,7 @@ def train(
     server: ServerStep | None = None,
     loss: Loss = functional.cross_entropy,
     engine: Engine | None = None,
+    theory: Theory | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     observer: Observer | None = None,
@@ -58,6 +59,7 @@ def train(
 
     server: the server's step on the model, `normec.ServerMomentum()` or `normec.ServerAdam()`; by default the plain one.
     model: makes the torch.nn.Module; it may ask for `input_shape` and `classes`. loss: (outputs, targets) → batch mean.
+    theory: `normec.Theory(check=True)` puts a verdict of the convergence theorems into the summary.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
     observer: who watches; `normec.ConsoleObserver()` shows progress.
 
@@ -66,8 +68,8 @@ def train(
         TrainingFailed: where an update, a loss or the model stops being finite, naming the round.
         KeyboardInterrupt: at the end of the round in which Ctrl-C was pressed, with a checkpoint.
     """
-    schedule = Schedule(rounds=rounds, seed=seed)
-    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, server or Descent(), loss, engine or Engine())
+    schedule, step = Schedule(rounds=rounds, seed=seed), server or Descent()
+    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, step, loss, engine or Engine(), theory or Theory())
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
     folder = RunFolder(Path(out)) if out is not None else None

@@ -63,6 +63,8 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     """Why a model cannot be computed by vmap, tried on a few samples; None where it can."""
     if model.stochastic:
         return "its forward pass draws random numbers"
+    if hasattr(model.module, "penalty"):
+        return "it has a penalty"
     if any(isinstance(module, UNSUITED) for module in model.module.modules()):
         return "it has convolutions or recurrent layers"
     batches: list[Batch] = [slice(0, 5), slice(1, 8)]  # which are filled up to 6 and 8

@@ -89,7 +89,7 @@ class FlatModel:
         for step, batch in enumerate(schedule):
             if step:
                 torch.add(x, total, alpha=-steps.lr / len(schedule), out=self.vector)
-            loss = self.loss(self.module(features[batch]), targets[batch])
+            loss = self.objective(self.module(features[batch]), targets[batch])
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
             torch._foreach_add_(self._gradient_views, gradients)
             if steps.correction is not None:
@@ -97,6 +97,15 @@ class FlatModel:
             if steps.proximal and step:
                 total.add_(self.vector - x, alpha=steps.proximal)
         torch.div(total, max(len(schedule), 1), out=out)
+
+    def objective(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a batch, and the module's `penalty()` where it has one."""
+        loss = self.loss(outputs, targets)
+        return loss + self.module.penalty() if hasattr(self.module, "penalty") else loss  # type: ignore[operator]
+
+    def gradient(self, x: Tensor, samples: tuple[Tensor, Tensor], out: Tensor) -> None:
+        """Writes the gradient (d,) of a client's objective at x (d,) into `out`; zero without samples."""
+        self.local_update(x, samples, [slice(None)] if len(samples[1]) else [], LocalSteps(1.0), out)
 
     def outputs(self, x: Tensor, features: Tensor) -> Tensor:
         """The module's outputs at parameters x, in evaluation mode.
@@ -133,7 +142,7 @@ class FlatModel:
                 raise ValueError(f"outputs of shape {tuple(outputs.shape)}")
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
-                loss = self.loss(outputs, samples[1])
+                loss = self.objective(outputs, samples[1])
             torch.autograd.grad(loss, self.parameters, allow_unused=True)
         except Exception as error:  # whatever a user's module or loss raises
             reason = " ".join(str(error).split()).rstrip(".")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from normec.errors import BadInput, nearest
 from normec.imports import load_object, looks_like_import_path
@@ -17,9 +18,10 @@ Factory = Callable[..., nn.Module]
 
 
 class Model(Settings):
-    """The `[model]` section: a built-in name, or `package.module:factory`."""
+    """The `[model]` section. name: a built-in one, or `package.module:factory`. loss: "cross-entropy", or `package.module:function`."""
 
     name: Text = "logistic"
+    loss: Text = "cross-entropy"
 
 
 def logistic(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -46,6 +48,16 @@ def factory(name: str) -> Factory:
     if name not in MODELS:
         raise BadInput("model.name", f"={name!r} is not known. {nearest(name, MODELS)} A factory of your own: package.module:factory.")
     return MODELS[name]
+
+
+def loss_function(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss that a `[model]` section names: (outputs, targets) → the mean loss of a batch."""
+    if name == "cross-entropy":
+        return functional.cross_entropy
+    if not looks_like_import_path(name):
+        raise BadInput("model.loss", f"={name!r} is not known. Use cross-entropy, or a function of your own: package.module:function.")
+    loss: Callable[[Tensor, Tensor], Tensor] = load_object("model.loss", name)
+    return loss
 
 
 def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.Module:

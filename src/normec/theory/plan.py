@@ -1,0 +1,201 @@
+"""Parameters that a theorem covers: from a promise (ε, δ, trust) and a problem to σ, β, η, γ, and the bound they give."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from normec.errors import BadInput
+from normec.participation import Full, Poisson
+from normec.privacy import Mechanism, calibrate
+from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Trust, default_delta
+from normec.settings import Count, NonNegative, OpenUnit, Positive, Probability, Rounds, Settings
+from normec.theory.bounds import FORMS, Bound, Setting, bound, conditions, corollary, largest_eta
+
+ROUNDS_TO_CHOOSE = (10, 30, 100, 300, 1000, 3000, 10_000)
+
+
+class Goal(Settings):
+    """The arguments of `normec plan`.
+
+    epsilon, delta, trust, adjacency, min_honest, colluders: the promise. clients: M. rate: p. parameters: d. smoothness: L.
+    gap: F = f(x⁰) − f^inf. heterogeneity: Δ^inf. order_heterogeneity: the mean of the Δ_i^inf, for method "ig".
+    method, steps: "gd" with T steps, or "ig". alpha: α. rounds: K + 1, or "choose". start: R = max_i ‖v_i⁰ − g_i(x⁰)‖ where it is
+    given, for memories that start at zero the largest ‖g_i(x⁰)‖; else R is chosen, and the memories start R away from g_i(x⁰).
+    """
+
+    trust: Trust = "central"
+    epsilon: Epsilon | None = None
+    delta: OpenUnit | None = None
+    adjacency: Adjacency = "zero-out"
+    min_honest: Count | None = None
+    colluders: Colluders = 0
+    clients: Count = 100
+    rate: Probability = 0.5
+    parameters: Count = 650
+    smoothness: Positive = 1.0
+    gap: Positive = 1.0
+    heterogeneity: NonNegative = 0.0
+    order_heterogeneity: NonNegative = 0.0
+    method: Literal["gd", "ig"] = "gd"
+    steps: Count = 1
+    alpha: Positive = 0.01
+    start: Positive | None = None
+    rounds: Rounds | Literal["choose"] = 60
+
+    def __init__(self, /, **values: object) -> None:
+        super().__init__(**values)
+        if (self.trust == "none") != (self.epsilon is None):
+            problem = " has no meaning with trust='none'." if self.epsilon is not None else " is missing: give it, or trust='none'."
+            raise BadInput("epsilon", problem)
+        if self.rounds == "choose" and self.trust == "none":
+            raise BadInput("rounds", "='choose' has no end without privacy: the bound only falls with more rounds. Give a number.")
+
+    @property
+    def chosen_delta(self) -> float:
+        """δ: the given one, or the default."""
+        return self.delta if self.delta is not None else default_delta(self.clients)
+
+    def noise(self, rounds: int) -> float:
+        """σ for messages of norm 1: on the sum under "central", of each participant under "secagg" and "local"; 0 for none."""
+        if self.epsilon is None:
+            return 0.0
+        participation = Full() if self.rate == 1 else Poisson(rate=self.rate)
+        honest = self.min_honest or max(1, round(self.rate * self.clients) - self.colluders)
+        mechanism = Mechanism(self.trust, self.adjacency, 1.0, 0.0, participation, self.clients, rounds, honest, self.colluders)
+        return calibrate(mechanism, self.epsilon, self.chosen_delta)
+
+    def setting(self, rounds: int, sigma: float) -> Setting:
+        """The problem and its noise, with parameters to start from."""
+        gamma = 1 / (2 * self.smoothness)
+        R = self.start or 0.1 * math.sqrt(2 * self.smoothness * self.gap)
+        drifts = self.method == "ig" or self.steps > 1
+        first = Setting(
+            K=rounds - 1,
+            M=self.clients,
+            p=self.rate,
+            eta=1.0,
+            gamma=gamma,
+            alpha=self.alpha,
+            beta=self.alpha,
+            R=R,
+            L=self.smoothness,
+            F=self.gap,
+            heterogeneity=max(self.heterogeneity, 1e-6 * self.gap) if drifts else self.heterogeneity,
+            order_heterogeneity=self.order_heterogeneity,
+            d=self.parameters,
+            sigma=sigma,
+            trust=self.trust,
+            steps=self.steps,
+            method=self.method,
+        )
+        return replace(first, eta=largest_eta(first))
+
+
+def plan(goal: Goal) -> dict[str, Any]:
+    """The parameters with the smallest sharper bound that meet every condition, beside the closed form of the corollaries.
+
+    Raises:
+        BadInput: for an ε that no noise reaches.
+    """
+    rounds = goal.rounds if isinstance(goal.rounds, int) else _best_rounds(goal)
+    sigma = goal.noise(rounds)
+    best = minimise(goal.setting(rounds, sigma), free_start=goal.start is None, least=goal.heterogeneity)
+    closed = corollary(goal.setting(rounds, sigma))
+    return {
+        "rounds": rounds,
+        "delta": goal.chosen_delta if goal.epsilon is not None else None,
+        "epsilon": goal.epsilon,
+        "trust": goal.trust,
+        "noise_multiplier": sigma,
+        "chosen": _shown(best),
+        "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)},
+        "more": _more(goal, rounds),
+        "notes": _notes(goal, best),
+    }
+
+
+def minimise(start: Setting, free_start: bool = True, least: float = 0.0) -> Setting:
+    """β, γ, D (and R where it is free) of the smallest sharper bound, with the largest useful η, meeting every condition.
+
+    least: Δ^inf, which D must not fall below.
+    """
+    from scipy.optimize import minimize
+
+    root = math.sqrt(2 * start.L * start.F)
+
+    def setting(logs: np.ndarray) -> Setting:
+        beta, R, gamma, extra, eta = (float(value) for value in np.exp(np.clip(logs, -60, 60)))
+        changed = replace(start, beta=beta, gamma=min(gamma, 1.0) / (2 * start.L), eta=eta)
+        if free_start:
+            changed = replace(changed, R=R * root)
+        return replace(changed, heterogeneity=least + extra * start.F) if start.drifts else changed
+
+    def objective(logs: np.ndarray) -> float:
+        return math.log(bound(setting(logs), "sharper").total)
+
+    def slack(logs: np.ndarray) -> np.ndarray:
+        return np.array([math.log(c.limit / c.value) for c in conditions(setting(logs))])
+
+    closed = corollary(start).setting
+    candidates = [start, closed] if free_start or closed.R == start.R else [start]
+    for beta, gamma in itertools.product((-2.0, -5.0, -9.0), (0.0, -3.0)):
+        first = np.array([beta, -3.0, gamma, -3.0, 0.0])
+        first[4] = math.log(largest_eta(setting(first)))
+        found = minimize(objective, first, method="SLSQP", constraints={"type": "ineq", "fun": slack}, options={"maxiter": 500})
+        candidates.append(_feasible(setting(found.x)))
+    return min((s for s in candidates if all(c.holds for c in conditions(s))), key=lambda s: bound(s, "sharper").total)
+
+
+def _feasible(s: Setting) -> Setting:
+    """The same with η no larger than the conditions allow, and no larger than is useful: then ηL/2 outweighs F/((K + 1) η)."""
+    return replace(s, eta=min(s.eta, largest_eta(s), math.sqrt(6 * s.F / ((s.K + 1) * s.L))))
+
+
+def _best_rounds(goal: Goal) -> int:
+    def total(rounds: int) -> float:
+        best = minimise(goal.setting(rounds, goal.noise(rounds)), goal.start is None, goal.heterogeneity)
+        return bound(best, "sharper").total
+
+    return min(ROUNDS_TO_CHOOSE, key=total)
+
+
+def _more(goal: Goal, rounds: int) -> dict[str, float]:
+    """The smallest sharper bounds for twice the clients and twice the rounds, at the same ε."""
+    found = {}
+    for name, changed, k in (("twice the clients", {"clients": 2 * goal.clients}, rounds), ("twice the rounds", {}, 2 * rounds)):
+        other = goal.model_copy(update=changed)
+        setting = other.setting(k, other.noise(k))
+        found[name] = bound(minimise(setting, goal.start is None, goal.heterogeneity), "sharper").total
+    return found
+
+
+def _shown(s: Setting) -> dict[str, Any]:
+    bounds: dict[str, Bound] = {form: bound(s, form) for form in FORMS}
+    return {
+        "alpha": s.alpha,
+        "beta": s.beta,
+        "server_lr": s.eta,
+        "local_lr": s.gamma,
+        "start": s.R,
+        "heterogeneity": s.heterogeneity if s.drifts else None,
+        "bound": {form: {**each._asdict(), "total": each.total, "dominant": each.dominant} for form, each in bounds.items()},
+        "conditions": [{"name": c.name, "value": c.value, "limit": c.limit, "holds": c.holds} for c in conditions(s)],
+    }
+
+
+def _notes(goal: Goal, best: Setting) -> list[str]:
+    lines = ["the bound is on min_k E‖∇f(x^k)‖, for the normalized server step, with every client moving its memory"]
+    if bound(best, "sharper").total >= math.sqrt(2 * best.L * best.F):
+        lines.append(f"the bound says nothing: ‖∇f(x⁰)‖ is at most √(2LF) = {math.sqrt(2 * best.L * best.F):.4g} already")
+    if goal.start is None:
+        lines.append(f"R is chosen: memories start at v_i⁰ = g_i(x⁰) + e with ‖e‖ = {best.R:.4g}")
+        if goal.epsilon is not None:
+            lines.append("such a start is a release of its own, which ε here does not include; give start= for memories that start at zero")
+    if goal.rounds == "choose":
+        lines.append(f"rounds chosen among {', '.join(map(str, ROUNDS_TO_CHOOSE))}")
+    return lines
