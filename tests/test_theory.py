@@ -249,7 +249,7 @@ def test_measured_slopes_are_at_least_the_rates(rate: float, choices: Any) -> No
     assert np.polyfit(np.log(rounds), np.log(totals), 1)[0] <= -rate
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate], derandomize=True)
+@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate], derandomize=True)
 @given(
     clients=st.integers(2, 10**5), rate=st.sampled_from([0.05, 0.5, 1.0]), parameters=st.integers(1, 10**4), smoothness=st.floats(0.01, 100),
     gap=st.floats(0.01, 100), heterogeneity=st.floats(0, 10), steps=st.integers(1, 5), method=st.sampled_from(["gd", "ig"]),

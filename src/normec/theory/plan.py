@@ -141,13 +141,20 @@ def minimise(start: Setting, free_start: bool = True, least: float = 0.0) -> Set
     def slack(logs: np.ndarray) -> np.ndarray:
         return np.array([math.log(c.limit / c.value) for c in conditions(setting(logs))])
 
+    def penalised(logs: np.ndarray) -> float:
+        return objective(logs) + 1e3 * float(np.clip(-slack(logs), 0, None).sum())
+
     closed = corollary(start).setting
     candidates = [start, closed] if free_start or closed.R == start.R else [start]
-    for beta, gamma in itertools.product((-2.0, -5.0, -9.0), (0.0, -3.0)):
-        first = np.array([beta, -3.0, gamma, -3.0, 0.0])
+    ends = []
+    for beta, R, gamma in itertools.product((-4.0, -1.0, 2.0), (-4.0, -1.0), (0.0, -3.0)):
+        first = np.array([math.log(start.alpha) + beta, R, gamma, -3.0, 0.0])
         first[4] = math.log(largest_eta(setting(first)))
-        found = minimize(objective, first, method="SLSQP", constraints={"type": "ineq", "fun": slack}, options={"maxiter": 500})
-        candidates.append(_feasible(setting(found.x)))
+        ends.append(minimize(objective, first, method="SLSQP", constraints={"type": "ineq", "fun": slack}, options={"maxiter": 500}).x)
+    best = min(ends, key=lambda logs: penalised(logs))
+    for _ in range(3):  # past the kinks of the conditions, where a smooth method stops
+        best = minimize(penalised, best, method="Nelder-Mead", options={"maxiter": 1500, "xatol": 1e-9, "fatol": 1e-12}).x
+    candidates += [_feasible(setting(logs)) for logs in (*ends, best)]
     return min((s for s in candidates if all(c.holds for c in conditions(s))), key=lambda s: bound(s, "sharper").total)
 
 
