@@ -57,14 +57,15 @@ def measure(task: tuple[int, int]) -> dict[str, Any]:
         sigma=noise, trust="local" if private else "none", steps=choices.get("steps", 1), method=choices.get("method", "gd"),
     )  # fmt: skip
     s = corollary(start).setting
-    algorithm = normec.FedNormEC(
-        alpha=s.alpha, beta=s.beta, server_lr=s.eta, server_normalize=True, init="zero" if private else "local", init_offset=0.0 if private else s.R
-    )  # fmt: skip
+    init: Any = "zero" if private else "local"
+    offset = 0.0 if private else s.R
+    step: dict[str, Any] = {"server_lr": s.eta, "server_normalize": True}
+    algorithm = normec.FedNormEC(alpha=s.alpha, beta=s.beta, init=init, init_offset=offset, **step)
     privacy = normec.Privacy(trust="local", noise_multiplier=noise) if private else normec.Privacy(trust="none")
     runs = [
         normec.train(
             model=linear, loss=half_squares, data=data, algorithm=algorithm, local=local.model_copy(update={"lr": s.gamma}),
-            participation=normec.Poisson(0.5), privacy=privacy, rounds=rounds, seed=seed, theory=normec.Theory(check=True),
+            participation=normec.Poisson(rate=0.5), privacy=privacy, rounds=rounds, seed=seed, theory=normec.Theory(check=True),
             engine=normec.Engine(dtype="float64", eval_every=rounds, backend="loop"),
         )
         for seed in SEEDS

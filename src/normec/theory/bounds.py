@@ -15,7 +15,7 @@ from normec.errors import BadInput
 
 Form = Literal["paper", "sharper"]
 FORMS: tuple[Form, ...] = ("paper", "sharper")
-SLACK = 1e-9
+SLACK = 1e-6
 """Relative rounding that a condition forgives."""
 
 
