@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import normec
 from normec.cli import main
+from normec.memory import dense_rows
 
 
 class Point(nn.Module):
@@ -51,8 +52,10 @@ def x_of(run: normec.Run) -> np.ndarray:
 
 
 def checkpoint_of(run: normec.Run) -> dict[str, np.ndarray]:
+    """The vectors of a run's checkpoint, every memory as rows (M, d)."""
     assert run.folder is not None
-    return {name: tensor.numpy() for name, tensor in load_file(run.folder / "checkpoint" / "state.safetensors").items()}
+    saved = dense_rows(load_file(run.folder / "checkpoint" / "state.safetensors"))
+    return {name: tensor.numpy() for name, tensor in saved.items()}
 
 
 class FailsAt:

@@ -70,7 +70,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "engine.dtype": [*TEXTS, "float16"],
     "engine.eval_every": COUNTS,
     "engine.checkpoint_every": COUNTS,
-    "engine.memory_limit": [*NOT_NUMBERS, "-1", "0", "1000"],
+    "engine.memory_limit": [*NOT_NUMBERS, "-1", "0"],
     "theory.check": ["1", '"yes"', "nan"],
 }
 WITH = {

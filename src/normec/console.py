@@ -112,6 +112,8 @@ def opening_lines(plan: Plan) -> list[str]:
             f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"
         )
         lines.append(f"planned: ε = {upper(plan.spent.planned.epsilon)} at δ = {plan.delta!r} for {count(mechanism.rounds, 'round')}")
+    if chosen.algorithm.client_slots:
+        lines.append(str(plan.layout))
     lines += plan.federation.notes
     if mechanism.rounds < chosen.schedule.rounds:
         lines.append(f"stops after round {mechanism.rounds} of {chosen.schedule.rounds}: the next would exceed stop_at")

@@ -15,7 +15,7 @@ from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
 from normec.errors import BadInput
 from normec.local import LocalMethod
-from normec.memory import check_fits, memory_bytes
+from normec.memory import Layout, layout_for
 from normec.models import Factory, FlatModel, Loss, build
 from normec.noise import lattice_for
 from normec.participation import Participation
@@ -72,6 +72,7 @@ class Plan:
     spent: SpentSoFar
     streams: Streams
     backend: Backend
+    layout: Layout
     start: Tensor
     model_start: str
 
@@ -118,11 +119,12 @@ def prepare(experiment: Experiment) -> Plan:
         raise BadInput("engine.workers", problem)
     algorithm.check_local(experiment.local)
     algorithm.check_dimension(model.d)
-    needed = memory_bytes(algorithm.client_slots, len(data), model.d, model.vector.element_size())
-    check_fits(needed, None if engine.memory_limit == "auto" else engine.memory_limit)
     mechanism, delta = _mechanism(experiment, model.d)
+    share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
+    limit = None if engine.memory_limit == "auto" else engine.memory_limit
+    layout = layout_for(len(algorithm.client_slots), len(data), start, share, limit)
     spent = SpentSoFar(mechanism, delta or 0.0)
-    return Plan(experiment, federation, model, mechanism, delta, spent, streams, backend, start, fingerprint)
+    return Plan(experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, fingerprint)
 
 
 def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:

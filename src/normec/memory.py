@@ -5,6 +5,11 @@ In a deployment these vectors never leave their owners; the simulator holds them
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,43 +17,128 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.errors import BadInput
 
+NOWHERE = -1
+FIRST_ROWS = 64
+"""Rows that a lazy memory starts with; it doubles when they are used up."""
 
-class DenseMemory:
-    """One (clients, d) tensor for each slot, zero at the start; `like`: a vector (d,) of the run."""
 
-    def __init__(self, slots: tuple[str, ...], clients: int, like: Tensor) -> None:
-        self.names = slots
-        self.rows: Slots = tuple(torch.zeros(clients, len(like), dtype=like.dtype, device=like.device) for _ in slots)
+class Layout(NamedTuple):
+    """How client memories are kept.
+
+    lazy: a row exists from its client's first computation. mapped: rows live in a file, of which the system keeps in RAM what it
+    can spare. expected: bytes that a run is expected to touch.
+    """
+
+    lazy: bool
+    mapped: bool
+    expected: int
+
+    def __str__(self) -> str:
+        kind = "a row from a client's first computation on" if self.lazy else "dense"
+        return f"client memories: {self.expected:,} bytes ({kind}{', in a mapped file' if self.mapped else ''})"
+
+
+class Memory:
+    """The slots of all clients, zero at the start; `like`: a vector (d,) of the run."""
+
+    def __init__(self, slots: tuple[str, ...], clients: int, like: Tensor, layout: Layout) -> None:
+        self.names, self.layout, self._like = slots, layout, like
+        self._place = np.full(clients, NOWHERE) if layout.lazy else np.arange(clients)
+        self._used = 0 if layout.lazy else clients
+        rows = clients if layout.mapped or not layout.lazy else min(FIRST_ROWS, clients)
+        self._rows: Slots = tuple(self._allocate(slot, rows) for slot in slots)
+
+    def reserve(self, clients: np.ndarray) -> None:
+        """Makes rows for clients that compute for the first time. Not to be called while others read or write."""
+        new = clients[self._place[clients] == NOWHERE]
+        if not len(new) or not self.names:
+            return
+        self._place[new] = np.arange(self._used, self._used + len(new))
+        self._used += len(new)
+        if self._used > len(self._rows[0]):
+            size = min(len(self._place), max(2 * len(self._rows[0]), self._used))
+            self._rows = tuple(self._grown(slot, rows, size) for slot, rows in zip(self.names, self._rows, strict=True))
 
     def read(self, clients: np.ndarray) -> Slots:
-        """The rows (G, d) of these clients, as copies."""
-        index = torch.from_numpy(clients).to(self.rows[0].device) if self.rows else None
-        return tuple(slot[index] for slot in self.rows)
+        """The rows (G, d) of these clients, as copies; they must be reserved."""
+        return tuple(rows[self._index(clients)] for rows in self._rows)
 
     def write(self, clients: np.ndarray, memory: Slots) -> None:
         """Replaces the rows of these clients."""
-        for slot, rows in zip(self.rows, memory, strict=True):
-            slot[torch.from_numpy(clients).to(slot.device)] = rows
+        for rows, new in zip(self._rows, memory, strict=True):
+            rows[self._index(clients)] = new
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: the used rows, and with a lazy layout whose they are."""
+        held = {f"memory.{slot}": rows[: self._used] for slot, rows in zip(self.names, self._rows, strict=True)}
+        return held | ({"place": torch.from_numpy(self._place)} if self.layout.lazy and self.names else {})
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Takes over what `state` gave."""
+        if "place" in tensors:
+            self._place = np.full(len(self._place), NOWHERE)
+            self._used = 0
+            order = tensors["place"].numpy().argsort(kind="stable")
+            self.reserve(order[np.sort(tensors["place"].numpy()) != NOWHERE])
+        for slot, rows in zip(self.names, self._rows, strict=True):
+            rows[: self._used] = tensors[f"memory.{slot}"].to(rows.device)
+
+    def _index(self, clients: np.ndarray) -> Tensor:
+        return torch.from_numpy(self._place[clients]).to(self._like.device)
+
+    def _allocate(self, slot: str, rows: int) -> Tensor:
+        shape = (rows, len(self._like))
+        if not self.layout.mapped:
+            return torch.zeros(shape, dtype=self._like.dtype, device=self._like.device)
+        handle, path = tempfile.mkstemp(prefix=f"normec-{slot}-")
+        os.close(handle)
+        flat = torch.from_file(path, shared=True, size=shape[0] * shape[1], dtype=self._like.dtype)  # a sparse file of zeros
+        os.unlink(path)  # the mapping keeps it, until it is gone itself
+        return flat.view(shape)
+
+    def _grown(self, slot: str, rows: Tensor, size: int) -> Tensor:
+        grown = self._allocate(slot, size)
+        grown[: len(rows)] = rows
+        return grown
 
 
-def memory_bytes(slots: tuple[str, ...], clients: int, d: int, itemsize: int) -> int:
-    """The size of dense memories in bytes."""
-    return len(slots) * clients * d * itemsize
+def dense_rows(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's tensors with every memory as rows (M, d), zero for clients that never computed."""
+    if "place" not in tensors:
+        return tensors
+    place = tensors["place"]
+    dense = {name: value for name, value in tensors.items() if name != "place"}
+    for name in [name for name in tensors if name.startswith("memory.")]:
+        zeros = torch.zeros(1, *tensors[name].shape[1:], dtype=tensors[name].dtype)
+        dense[name] = torch.cat([tensors[name], zeros])[place]  # NOWHERE is the last row
+    return dense
 
 
-def check_fits(needed: int, limit: int | None) -> None:
-    """Refuses memories larger than the limit, or than the machine's free memory where no limit is set.
+def layout_for(slots: int, clients: int, like: Tensor, computing: float, limit: int | None) -> Layout:
+    """How the memories of a run are kept: in RAM within the limit, else in a mapped file.
+
+    computing: the expected share of clients that ever compute; below 1 rows are made when they are needed. limit: bytes of RAM
+    allowed, by default half of what the machine has free. Only CPU memories can be mapped.
+    The file lies in the system's temporary folder (TMPDIR).
 
     Raises:
-        BadInput: naming both numbers.
+        BadInput: where neither RAM nor the disk has room, with the numbers.
     """
-    allowed = limit if limit is not None else _available()
-    if needed > allowed:
+    whole = slots * clients * len(like) * like.element_size()
+    expected = round(whole * min(computing, 1.0))
+    allowed = limit if limit is not None else _available() // 2
+    lazy = computing < 1
+    if expected <= allowed:
+        return Layout(lazy, False, expected)
+    disk = shutil.disk_usage(tempfile.gettempdir()).free
+    if like.device.type != "cpu" or expected > disk:
+        room = f"{disk:,} are free on the disk" if like.device.type == "cpu" else f"a mapped file serves no {like.device.type}"
         raise BadInput(
             "engine.memory_limit",
-            f": the client memories need {needed:,} bytes and {allowed:,} are allowed. "
+            f": the client memories need {expected:,} bytes, {allowed:,} of RAM are allowed and {room}. "
             "Use fewer clients, a smaller model, or raise engine.memory_limit.",
         )
+    return Layout(lazy, True, expected)
 
 
 def _available() -> int:

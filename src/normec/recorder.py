@@ -17,7 +17,7 @@ from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import evaluate, gradient
 from normec.experiment import Plan
 from normec.folder import Output, RunFolder
-from normec.memory import DenseMemory
+from normec.memory import Memory
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
@@ -55,7 +55,7 @@ class State:
     x: Tensor
     server: Slots
     optimizer: Slots
-    memory: DenseMemory
+    memory: Memory
     exposure: Tensor
     rounds_done: int = 0
     given_up: int = 0
@@ -95,8 +95,7 @@ class Recorder:
         state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
         state.optimizer = tuple(tensors[f"optimizer.{slot}"].to(state.x.device) for slot in self.plan.experiment.server.slots)
         state.exposure = tensors["exposure"]
-        for slot, rows in zip(state.memory.names, state.memory.rows, strict=True):
-            rows.copy_(tensors[f"memory.{slot}"])
+        state.memory.load(tensors)
         for name in COUNTS:
             setattr(state, name, counts[name])
         self._clock -= state.seconds
@@ -217,8 +216,7 @@ class Recorder:
         tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
         optimizer = self.plan.experiment.server.slots
         tensors |= {f"optimizer.{slot}": vector for slot, vector in zip(optimizer, state.optimizer, strict=True)}
-        tensors |= {f"memory.{slot}": rows for slot, rows in zip(state.memory.names, state.memory.rows, strict=True)}
-        return tensors
+        return tensors | state.memory.state()
 
     def _last(self, state: State) -> bool:
         return state.rounds_done == self.plan.mechanism.rounds or self.budget_is_spent(state.rounds_done)

@@ -19,7 +19,7 @@ from normec.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.folder import Output, RunFolder
 from normec.interrupts import deferred_interrupt
 from normec.local import LocalMethod
-from normec.memory import DenseMemory
+from normec.memory import Memory
 from normec.models import Factory, Loss
 from normec.participation import Participation
 from normec.privacy import Privacy
@@ -139,7 +139,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
 def _start(plan: Plan) -> State:
     """The model as its factory made it; memories and server vectors at zero."""
     algorithm, x = plan.experiment.algorithm, plan.start.clone()
-    memory = DenseMemory(algorithm.client_slots, plan.mechanism.clients, like=x)
+    memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, plan.layout)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64)
     server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
     return State(x, server, plan.experiment.server.start(x), memory, exposure)

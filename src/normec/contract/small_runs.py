@@ -21,6 +21,7 @@ from normec.engine import Engine
 from normec.experiment import Experiment, Schedule, prepare
 from normec.folder import RunFolder
 from normec.local import GD, IG
+from normec.memory import dense_rows
 from normec.participation import Participation, Poisson
 from normec.privacy import Mechanism, Privacy
 from normec.streams import Streams
@@ -170,4 +171,4 @@ def small_run(algorithm: Algorithm, *, stop: int | None = None, **choices: Any) 
             with contextlib.suppress(InterruptedError):
                 execute(plan, folder.open(resume=False), StopsAfter(stop))
         execute(plan, folder.open(resume=stop is not None))
-        return load_file(folder.checkpoint)
+        return dense_rows(load_file(folder.checkpoint))

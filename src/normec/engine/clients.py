@@ -15,7 +15,7 @@ from normec.engine.loop import Backend, Task
 from normec.engine.workers import Workers
 from normec.errors import TrainingFailed
 from normec.local import LocalMethod
-from normec.memory import DenseMemory
+from normec.memory import Memory
 from normec.models import FlatModel, LocalSteps
 from normec.noise import to_lattice
 from normec.operators import row_norms, usable
@@ -70,7 +70,7 @@ class Clients:
     federation: Federation
     local: LocalMethod
     algorithm: Algorithm
-    memory: DenseMemory
+    memory: Memory
     workers: Workers
     streams: Streams
     backend: Backend
@@ -83,12 +83,13 @@ class Clients:
         Clients that compute move their memories, whether or not they are in the cohort (a mask of shape (M,)).
         """
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        statistics = ClientStatistics()
+        statistics, computing = ClientStatistics(), self.computing(cohort)
+        self.memory.reserve(computing)
 
         def work(model: FlatModel, clients: np.ndarray) -> _Block:
             return self._block(model, x, server, clients, cohort, k)
 
-        for block in self.workers.map(work, self._blocks(self.computing(cohort), len(x))):
+        for block in self.workers.map(work, self._blocks(computing, len(x))):
             total += block.total
             statistics.update_norms.append(block.update_norms)
             statistics.residual_norms.append(block.residual_norms)
@@ -102,13 +103,15 @@ class Clients:
 
     def start(self, x: Tensor) -> tuple[Tensor, ...]:
         """Moves every memory to the algorithm's start at x (d,); returns the mean of each slot (d,)."""
+        everyone = np.arange(len(self.federation))
+        self.memory.reserve(everyone)
 
         def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
             memory = self.algorithm.start(self._updates(model, x, clients, 0, None))
             self.memory.write(clients, memory)
             return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
 
-        sums = list(self.workers.map(work, self._blocks(np.arange(len(self.federation)), len(x))))
+        sums = list(self.workers.map(work, self._blocks(everyone, len(x))))
         return tuple((torch.stack(slot).sum(0) / len(self.federation)).to(x.dtype) for slot in zip(*sums, strict=True))
 
     def _block(self, model: FlatModel, x: Tensor, server: Slots, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:

@@ -16,7 +16,8 @@ class Engine(Settings):
     workers: threads, one core each.
 
     device, dtype: where and in which precision. eval_every, checkpoint_every: in rounds; the last round has both.
-    memory_limit: bytes allowed for client memories, "auto" for what the machine has free.
+    memory_limit: bytes of RAM allowed for client memories, beyond which they live in a mapped file; "auto" for half of what the
+    machine has free.
     """
 
     backend: Literal["auto", "loop", "vmap"] = "auto"

@@ -123,7 +123,7 @@ def conditions(s: Setting) -> list[Condition]:
     """The conditions under which the theorems hold; with T = 1 (GD) those of the drift fall away.
 
     The memory condition is sharper than the paper's β/(α + R) < 1. With β <= α it follows from the others; with β > α one move
-    r·|1 − β/(α + r)| is not monotone in r, and peaks at (√β − √α)² where it overshoots.
+    of a residual r, to r times the size of 1 − β/(α + r), is not monotone, and peaks at (√β − √α)² where it overshoots.
     """
     moved, name = s.R * (1 - s.beta / (s.alpha + s.R)), "R(1 − β/(α + R)) + 2Lη <= R"
     if s.beta > s.alpha:

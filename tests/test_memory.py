@@ -1,0 +1,100 @@
+"""Client memories: the same run however they are kept, and no row before its client computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import normec
+from conftest import FailsAt, Outcome, checkpoint_of, quadratic
+from normec.memory import Layout, Memory, layout_for
+
+CENTRES = list(np.random.default_rng(0).uniform(-2, 2, (40, 5)))
+LIKE = torch.zeros(5, dtype=torch.float64)
+
+
+def run(**choices: Any) -> normec.Run:
+    defaults: dict[str, Any] = {"algorithm": normec.Clip21SGD2M(), "participation": normec.Poisson(0.05), "rounds": 9}
+    return quadratic(CENTRES, **(defaults | choices))
+
+
+def as_if_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "normec.experiment.layout_for", lambda slots, clients, like, computing, limit: layout_for(slots, clients, like, 1.0, limit)
+    )
+
+
+def test_lazy_rows_are_those_of_clients_that_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = run(out=tmp_path / "lazy")
+    saved = load_file(tmp_path / "lazy" / "checkpoint" / "state.safetensors")
+    computed = int((saved["exposure"] > 0).sum())
+    assert 0 < computed < 40 and saved["memory.v"].shape == saved["memory.m"].shape == (computed, 5)
+    as_if_dense(monkeypatch)
+    dense = checkpoint_of(run(out=tmp_path / "dense"))
+    for name, value in checkpoint_of(lazy).items():
+        np.testing.assert_array_equal(value, dense[name])
+
+
+@pytest.mark.parametrize("algorithm", [normec.Clip21SGD2M(), normec.FedNormEC(beta=0.3)])
+def test_mapped_memories_give_the_same_run(tmp_path: Path, algorithm: normec.Algorithm) -> None:
+    mapped = normec.Engine(dtype="float64", checkpoint_every=1, memory_limit=1)
+    in_ram, in_file = run(algorithm=algorithm, out=tmp_path / "a"), run(algorithm=algorithm, out=tmp_path / "b", engine=mapped)
+    for name, value in checkpoint_of(in_ram).items():
+        np.testing.assert_array_equal(value, checkpoint_of(in_file)[name])
+
+
+@pytest.mark.parametrize("limit", ["auto", 1])
+def test_lazy_memories_resume_exactly(tmp_path: Path, limit: Any) -> None:
+    engine = normec.Engine(dtype="float64", checkpoint_every=1, memory_limit=limit)
+    whole = run(out=tmp_path / "whole", engine=engine)
+    for stop in (1, 4, 8):
+        folder = tmp_path / str(stop)
+        with pytest.raises(OSError, match="stopped"):
+            run(out=folder, engine=engine, observer=FailsAt(stop))
+        resumed = run(out=folder, engine=engine, resume=True)
+        for name, value in checkpoint_of(whole).items():
+            np.testing.assert_array_equal(value, checkpoint_of(resumed)[name])
+
+
+def test_a_memory_grows_with_its_clients() -> None:
+    memory = Memory(("v",), 1000, LIKE, Layout(lazy=True, mapped=False, expected=0))
+    rng, seen = np.random.default_rng(0), {}
+    for _ in range(30):
+        clients = rng.choice(1000, 20, replace=False)
+        memory.reserve(clients)
+        (held,) = memory.read(clients)
+        for client, row in zip(clients, held, strict=True):
+            assert torch.equal(row, seen.get(int(client), torch.zeros(5, dtype=torch.float64)))
+        new = torch.from_numpy(rng.uniform(-1, 1, (20, 5)))
+        memory.write(clients, (new,))
+        seen |= {int(client): row for client, row in zip(clients, new, strict=True)}
+        assert memory.state()["memory.v"].shape == (len(seen), 5)
+    other = Memory(("v",), 1000, LIKE, Layout(lazy=True, mapped=False, expected=0))
+    other.load(memory.state())
+    everyone = np.array(sorted(seen))
+    assert torch.equal(other.read(everyone)[0], memory.read(everyone)[0])
+
+
+def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert layout_for(1, 10, LIKE, 1.0, None) == Layout(lazy=False, mapped=False, expected=400)
+    assert layout_for(2, 10, LIKE, 0.5, None) == Layout(lazy=True, mapped=False, expected=400)
+    assert layout_for(1, 10, LIKE, 1.0, 399).mapped and not layout_for(1, 10, LIKE, 1.0, 400).mapped
+    assert layout_for(0, 10, LIKE, 1.0, 1) == Layout(lazy=False, mapped=False, expected=0)
+    with pytest.raises(normec.BadInput, match=r"need 40,000,000,000,000,000,000 bytes, 1,000 of RAM are allowed and [\d,]+ are free"):
+        layout_for(1, 10**18, LIKE, 1.0, 1000)
+    monkeypatch.setattr("normec.memory._available", lambda: 800)
+    assert layout_for(1, 10, LIKE, 1.0, None).mapped is False and layout_for(1, 11, LIKE, 1.0, None).mapped
+
+
+def test_the_size_is_shown_before_the_run(command: Callable[..., Outcome]) -> None:
+    done = command("train", "rounds=1", "engine.memory_limit=1000")
+    assert "client memories: 260,000 bytes (dense, in a mapped file)" in done.out
+    done = command("train", "rounds=2", "algorithm.name=clip21")
+    assert "client memories: 195,000 bytes (a row from a client's first computation on)" in done.out
+    assert "client memories" not in command("train", "rounds=1", "algorithm.name=dp-sgd").out
