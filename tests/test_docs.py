@@ -33,6 +33,13 @@ def test_the_comparison_page_shows_the_measured_tables() -> None:
     assert module.page(page, json.loads(module.RESULTS.read_text())) == page
 
 
+def test_the_theory_picture_shows_runs_within_the_theorems() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "results" / "theory_curves.json").read_text())
+    assert {row["corollary"] for row in rows} == {1, 2, 3, 4, 5, 6}
+    for row in rows:
+        assert row["measured"] <= row["sharper"] <= row["paper"] and row["verdicts"] == ["conditions met"]
+
+
 def test_the_measured_demo_is_the_default() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "demo_comparison.json").read_text())
     assert results["rows"][0]["name"] == "Fed-α-NormEC"
