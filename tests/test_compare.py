@@ -29,7 +29,9 @@ def test_all_share_cohorts_and_epsilon(command: Command) -> None:
     assert [row["algorithm"] for row in rows] == ["fed-normec", "dp-fedavg-clip", "dp-sgd"]
     assert {row["epsilon"] for row in rows} == {rows[0]["epsilon"]} and 7.99 < rows[0]["epsilon"] <= 8
     assert {row["transmissions"] for row in rows} == {rows[0]["transmissions"]} and rows[0]["transmissions"] > 0
-    assert [row["local_steps"] for row in rows] == [5, 5, 1]
+    assert [row["local"]["steps"] for row in rows] == [5, 5, 1]
+    assert all(row["bytes_up"] == 4 * 650 * row["transmissions"] for row in rows)
+    assert rows[0]["bytes_down"] == 4 * 650 * 20 * 4 > rows[1]["bytes_down"] == rows[1]["bytes_up"]
     comparison = Comparison({"rounds": 4, "data": {"clients": 20}}, ("dp-fedavg-clip",))
     runs = [execute(prepare(comparison.config("dp-fedavg-clip", {}, seed).experiment())) for seed in (42, 43)]
     accuracies = [run.summary["test_accuracy"] for run in runs]
@@ -46,7 +48,7 @@ def test_the_table_says_how_it_came_about(command: Command) -> None:
         "tuned: 4 configurations each, on another seed",
         "not accounted",
         "δ = 1e-05",
-        "dp-sgd: one local step",
+        "dp-sgd: one gradient a round",
     ):
         assert text in done.out
     rows = json.loads(Path("c/comparison.json").read_text())
@@ -67,14 +69,40 @@ def test_tuning_takes_the_best_of_the_grid_on_another_seed(monkeypatch: pytest.M
         settings = config.algorithm.table()
         seen.append((config.schedule.seed, settings["clip_norm"], settings["server_lr"]))
         accuracy = 1.0 if len(seen) == 6 else 0.5
-        keys = ("train_loss", "transmissions", "bytes_up", "bytes_down", "epsilon", "delta", "adjacency", "trust", "convergence")
-        return {"summary": {"test_accuracy": accuracy, **dict.fromkeys(keys, None)}, "curve": []}
+        keys = ("train_loss", "transmissions", "bytes_up", "bytes_down")
+        return {"promise": {}, "summary": {"test_accuracy": accuracy, **dict.fromkeys(keys, None)}, "curve": []}
 
     monkeypatch.setattr(module, "_outcome", outcome)
     (row,) = Comparison({}, ("clip21",), seeds=2, tries=9).rows()
     assert [seed for seed, *_ in seen] == [1042] * 9 + [42, 43]
     assert len(set(seen[:9])) == 9 and [each[1:] for each in seen[9:]] == [seen[5][1:]] * 2
     assert (row["settings"]["clip_norm"], row["settings"]["server_lr"]) == seen[5][1:] and row["chosen"]
+
+
+def test_tuning_without_a_test_set_takes_the_smallest_loss(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from normec import compare as module
+
+    assert module._score({"summary": {"test_accuracy": None, "train_loss": 0.5}}) > module._score(
+        {"summary": {"test_accuracy": None, "train_loss": 0.7}}
+    )
+    assert module._score({"summary": None}) == -np.inf
+    done = command("compare", *SMALL, "data.test_fraction=0", "--algorithms", "clip21", "--seeds", "1", "--tune", "--tries", "1")
+    assert done.code == 0 and "by final training loss" in done.out, done.err
+
+
+def test_an_algorithm_that_diverges_on_every_try_keeps_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normec import compare as module
+
+    monkeypatch.setattr(module, "_outcome", lambda config, curve: {"promise": {}, "summary": None, "curve": None})
+    (row,) = Comparison({}, ("clip21",), seeds=2, tries=4).rows()
+    assert row["failed"] == 2 and row["chosen"] == {} and row["test_accuracy"] is None
+
+
+def test_methods_with_one_gradient_keep_sgd() -> None:
+    comparison = Comparison({"local": {"method": "sgd", "steps": 7}}, ("dp-sgd", "clip21"))
+    assert (comparison.config("dp-sgd", {}, 0).local.method, comparison.config("dp-sgd", {}, 0).local.steps) == ("sgd", 1)
+    assert comparison.config("clip21", {}, 0).local.steps == 7
+    assert Comparison({"local": {"method": "rr"}}, ("dp-sgd",)).config("dp-sgd", {}, 0).local.method == "gd"
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
@@ -104,6 +132,9 @@ def test_a_diverged_run_is_reported(command: Command) -> None:
     arguments = ("--algorithms", "fedavg,scaffold", "--seeds", "2", "scaffold.server_lr=1e29")
     done = command("compare", *SMALL, "privacy.trust=none", "model.name=mlp", *arguments)
     assert done.code == 0 and "warning: scaffold diverged on 2 of 2 seeds" in done.out and "∞" in done.out
+    arguments = ("--algorithms", "clip21,dp-sgd", "--seeds", "2", "clip21.server_lr=1e30", "clip21.clip_norm=1e20", "--json")
+    clip21, _ = json.loads(command("compare", *SMALL, "model.name=mlp", *arguments).out)
+    assert clip21["failed"] == 2 and 7.99 < clip21["epsilon"] <= 8 and clip21["delta"] == 1e-5  # a promise does not depend on the outcome
 
 
 @pytest.mark.parametrize(
@@ -117,10 +148,18 @@ def test_a_diverged_run_is_reported(command: Command) -> None:
         (["--algorithms", "clip21", "clip21.clip=3"], ["clip", "clip_norm"]),
         (["--algorithms", "clip21", "rounds=0"], ["rounds=0"]),
         (["nothing.toml", "--algorithms", "clip21"], ["nothing.toml"]),
+        (["--algorithms", "clip21", "clip21.name=ef21"], ["clip21.name='ef21'", "another algorithm"]),
+        (["--algorithms", "clip21", "clip21.clip_norm=0.7", "--tune"], ["clip21.clip_norm=0.7", "--tune would move it"]),
+        (["--algorithms", "clip21,dp-sgd", "algorithm.server_lr=7"], ["algorithm.server_lr", "clip21.server_lr"]),
+        (["--algorithms", "dp-sgd", "local=3"], ["local=3", "section"]),
+        (["--algorithms", "clip21,ef21", "ef21.k=100000", "privacy.trust=none"], ["algorithm.k=100000", "650 parameters"]),
+        (["--algorithms", "clip21", "--tries", "16"], ["tries=16", "--tune"]),
+        (["--algorithms", "clip21,normec.algorithms.clip21:Clip21"], ["each once"]),
     ],
 )  # fmt: skip
 def test_bad_comparisons(command: Command, arguments: list[str], texts: list[str]) -> None:
-    done = command("compare", *arguments)
+    done = command("compare", *arguments, "--out", "c")
+    assert not Path("c").exists()
     assert done.code == 2 and all(text in done.err for text in texts), done.err
 
 
@@ -134,6 +173,17 @@ def test_the_list_of_algorithms(command: Command) -> None:
     assert all(row["paper"] != "–" and row["year"] and row["guarantee"] for row in rows)
     shown = command("algorithms").out
     assert all(name in shown for name in by_name) and "Clip21: Error Feedback for Gradient Clipping" in shown
+
+
+def test_an_algorithm_with_a_required_setting_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normec.algorithms.catalogue import rows
+
+    class Demanding(REGISTRY["clip21"]):  # type: ignore[misc]
+        gain: float
+
+    monkeypatch.setitem(REGISTRY, "demanding", Demanding)
+    (row,) = [row for row in rows() if row["name"] == "demanding"]
+    assert row["private"] is None and row["settings"] is None
 
 
 def test_an_algorithm_by_its_import_path(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,16 +93,60 @@ class WritesInPlace(Honest):
         return ClientStep(message, (memory[0].add_(message),), update)
 
 
-BROKEN = {
-    1: TooLong,
-    2: MovesAtZero,
-    4: Drifts,
-    5: DoublesItsEstimate,
-    6: DrawsByItself,
-    7: CountsOutside,
-    8: LosesPrecision,
-    9: WritesInPlace,
-}
+class SharesOneFactor(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        residual = update - memory[0]
+        message = residual * min(1.0, 0.5 / max(float(residual.norm(dim=1).max()), 1e-30))
+        return ClientStep(message, (memory[0] + message,), residual)
+
+
+class WeighsByPosition(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        weights = torch.linspace(1, 0.5, len(update), dtype=update.dtype)[:, None]
+        message = self.operator(update - memory[0]) * weights
+        return ClientStep(message, (memory[0] + message,), update)
+
+
+class DrawsTheSameForEverySeed(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        luck = torch.from_numpy(np.random.default_rng(0).random((len(update), 1))).to(update)
+        message = self.operator(update - memory[0]) * (0.9 + 0.1 * luck)
+        return ClientStep(message, (memory[0] + message,), update)
+
+
+class ForgetsTheRate(Honest):
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        v_hat = state[0] + mean
+        return v_hat, (v_hat,)
+
+
+class ScalesBeyondItsBound(Honest):
+    tuned: ClassVar[dict[str, tuple[float, float]]] = {"scale": (0.5, 2.0)}
+    scale: float = 1.0
+
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        step = super().client(update, memory, context)
+        return step._replace(message=step.message * self.scale)
+
+
+class BreaksOnlyAtSomeLengths(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        norms = update.norm(dim=1, keepdim=True)
+        step = super().client(update, memory, context)
+        return step._replace(message=torch.where((norms > 100) & (norms < 300), 1.5 * step.message, step.message))
+
+
+class ComputesInFloat32(Honest):
+    def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+        message = self.operator((update - memory[0]).float()).to(update.dtype)
+        return ClientStep(message, (memory[0] + message,), update)
+
+
+BROKEN = [
+    (1, TooLong), (1, SharesOneFactor), (1, WeighsByPosition), (1, DrawsTheSameForEverySeed), (1, ScalesBeyondItsBound),
+    (1, BreaksOnlyAtSomeLengths), (2, MovesAtZero), (4, Drifts), (5, DoublesItsEstimate), (5, ForgetsTheRate), (6, DrawsByItself),
+    (7, CountsOutside), (8, LosesPrecision), (8, ComputesInFloat32), (9, WritesInPlace),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -119,7 +163,7 @@ def test_an_honest_algorithm_keeps_every_point(registered: Callable[[type[Algori
     check(registered(Honest))
 
 
-@pytest.mark.parametrize(("point", "kind"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(("point", "kind"), BROKEN, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_each_point_finds_who_breaks_it(point: int, kind: type[Algorithm], registered: Callable[[type[Algorithm]], str]) -> None:
     name = registered(kind)
     with pytest.raises(ContractBroken, match=f"{name} breaks point {point} of the contract"):

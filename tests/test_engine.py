@@ -104,6 +104,8 @@ def test_auto_takes_vmap_for_small_dense_models() -> None:
         (lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)), "draws random numbers"),
         (lambda: nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), "convolutions"),
         (lambda: Branches(), "data-dependent control flow"),
+        (lambda: MixesItsBatch(), "it computes something else under vmap"),
+        (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)), "convolutions"),
     ],
 )  # fmt: skip
 def test_other_models_take_the_loop(model: Callable[[], nn.Module], reason: str) -> None:
@@ -121,3 +123,14 @@ class Branches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x) if self.linear.weight.sum() > 0 else 2 * self.linear(x)
+
+
+class MixesItsBatch(nn.Module):
+    """Outputs that depend on the other samples of the batch, so that filling it up changes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x - x.mean(0))

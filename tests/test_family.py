@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import normec
-from conftest import checkpoint_of, quadratic, x_of
+from conftest import Point, checkpoint_of, half_square, quadratic, x_of
 from normec.algorithms import REGISTRY
 from normec.streams import Streams
 
@@ -319,3 +319,51 @@ def test_server_steps_resume_exactly(tmp_path: Any) -> None:
         quadratic(DATA, **choices, out=tmp_path / "a", observer=FailsAt(5))
     resumed = quadratic(DATA, **choices, out=tmp_path / "a", resume=True)
     np.testing.assert_array_equal(x_of(resumed), x_of(quadratic(DATA, **choices)))
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("participation", [normec.Full(), normec.Fixed(0.5)])
+@pytest.mark.parametrize(
+    "algorithm", [normec.Scaffold(server_lr=0.3), normec.DPScaffold(clip_norm=50, server_lr=0.3)], ids=lambda a: a.name
+)
+def test_scaffold_with_a_client_that_holds_nothing(algorithm: normec.Algorithm, participation: Any, backend: Any) -> None:
+    """f_i = 0 for it, so that f has its minimiser at the mean of the others' centres, and its variate stays zero."""
+    clients = [([[4.0]], [0]), ([[-1.0]], [0]), ([[3.0]], [0]), (np.zeros((0, 1)), np.zeros(0))]
+    run = normec.train(
+        model=Point, data=normec.Federation.from_clients(clients, classes=["a"]), algorithm=algorithm, local=normec.GD(steps=2, lr=0.5),
+        participation=participation, privacy=normec.Privacy(trust="none"), rounds=400, loss=half_square,
+        engine=normec.Engine(dtype="float64", backend=backend, eval_every=400),
+    )  # fmt: skip
+    np.testing.assert_allclose(x_of(run), [2.0], atol=1e-9)
+
+
+def test_bytes_of_natural_compression_are_nine_bits_a_coordinate() -> None:
+    from normec.compressors import Natural
+
+    assert Natural().message_bytes(800) == 900 and Natural().message_bytes(1) == 2
+
+
+def test_statistics_of_a_round() -> None:
+    """memory_error is the largest ‖g_i − v_i‖, bounded_share the share of clients whose message the bound shortened."""
+    centres = [[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [6.0, 8.0]]
+    row = quadratic(centres, algorithm=normec.Clip21(clip_norm=1.0), rounds=1).metrics[1]["simulation_only"]
+    assert row["memory_error"] == pytest.approx(10.0) and row["bounded_share"] == 0.5
+    assert row["update_norm_max"] == pytest.approx(10.0) and row["update_norm_mean"] == pytest.approx((5 + 0.5 + 0 + 10) / 4)
+
+
+def test_the_plain_step_is_the_default() -> None:
+    from normec.config import resolve
+
+    assert resolve(None, []).server.optimizer == "sgd"
+    run = quadratic([[2.0]], algorithm=normec.FedAvg(on="gradient", server_lr=0.25), rounds=2)
+    np.testing.assert_allclose(x_of(run), [2 * (1 - 0.75**2)])
+
+
+def test_a_name_is_taken_by_one_class() -> None:
+    with pytest.raises(normec.BadInput, match="'clip21' is already registered"):
+
+        @normec.register("clip21")
+        class Clip21(normec.Algorithm):
+            pass
+
+    assert REGISTRY["clip21"] is normec.Clip21

@@ -207,7 +207,9 @@ def compare(
     run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="What all have in common.")] = None,
     algorithms: Annotated[str, typer.Option(metavar="A,B,…", help="Names of algorithms; see `normec algorithms`.")] = "",
     tune: Annotated[bool, typer.Option("--tune", help="Search a small grid for each, on another seed. Not accounted.")] = False,
-    tries: Annotated[int, typer.Option(metavar="N", min=1, max=400, help="Configurations that --tune tries for each: a square.")] = 9,
+    tries: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=400, help="Configurations --tune tries for each, a square: 9.")
+    ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for comparison.json, with all curves.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
@@ -218,11 +220,14 @@ def compare(
     """
     import json
 
-    from normec.console import steps
+    from normec.console import progress, steps
     from normec.folder import new_folder, write_atomically
     from normec.tables import comparison_notes, comparison_table
 
-    comparison = _comparison(run or [], algorithms, tries if tune else 0, seeds)
+    if tries is not None and not tune:
+        raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
+    with progress("checking every algorithm"):
+        comparison = _comparison(run or [], algorithms, (tries or 9) if tune else 0, seeds)
     folder = new_folder(out) if out else None
     with steps("comparing", comparison.runs) as next_run:
         rows = list(comparison.rows(next_run))
@@ -248,6 +253,11 @@ def _comparison(arguments: list[str], names: str, tries: int, seeds: int) -> Com
     chosen = tuple(name.strip() for name in names.split(",") if name.strip())
     changes = parse_assignments(assignments)
     own = {name: changes.pop(name) for name in chosen if isinstance(changes.get(name), dict)}
+    if isinstance(changes.get("algorithm"), dict):
+        key = next(iter(changes["algorithm"]))
+        raise BadInput(
+            f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {(*chosen, 'NAME')[0]}.{key}."
+        )
     return Comparison(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries)
 
 

@@ -38,21 +38,30 @@ class Comparison:
     tries: int = 0
 
     def __post_init__(self) -> None:
-        if len(set(self.algorithms)) != len(self.algorithms) or not self.algorithms:
+        kinds = [algorithm_kind("algorithms", name) for name in self.algorithms]
+        if len(set(kinds)) != len(kinds) or not kinds:
             raise BadInput("algorithms", f"={','.join(self.algorithms)!r} must name at least one algorithm, each once.")
         if self.tries and math.isqrt(self.tries) ** 2 != self.tries:
-            raise BadInput(
-                "tries", f"={self.tries} must be a square number, so that one or two settings get the same number. Use 4, 9 or 16."
-            )
-        for name in self.algorithms:
-            kind = algorithm_kind("algorithms", name)
-            config = self.config(name, {}, 0)
-            if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
-                problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
-                raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
-            config.algorithm.check_local(config.local)
+            problem = f"={self.tries} must be a square number, so that one or two tuned settings make the same number of tries."
+            raise BadInput("tries", f"{problem} Use 4, 9 or 16.")
+        for name, kind in zip(self.algorithms, kinds, strict=True):
+            own = self.settings.get(name, {})
+            if "name" in own:
+                raise BadInput(f"{name}.name", f"={own['name']!r} would run another algorithm under this label. Remove it.")
+            fixed = sorted(set(own) & set(kind.tuned)) if self.tries else []
+            if fixed:
+                raise BadInput(f"{name}.{fixed[0]}", f"={own[fixed[0]]!r} is fixed, and --tune would move it. Leave out one of them.")
             if self.tries and not kind.tuned:
                 raise BadInput("algorithms", f" hold {name!r}, which names no settings to tune. Compare it without --tune.")
+            self._check(name)
+
+    def _check(self, name: str) -> None:
+        """Refuses what would fail only after other runs are done."""
+        config = self.config(name, {}, 0)
+        if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
+            problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
+            raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
+        prepare(config.experiment())
 
     @property
     def seed(self) -> int:
@@ -68,6 +77,7 @@ class Comparison:
         """The configuration of one run. An algorithm that takes one gradient a round has local.steps = 1."""
         algorithm = {"name": name, **self.settings.get(name, {}), **settings}
         tree = merge(self.base, {"algorithm": algorithm, "seed": seed})
+        RunConfig.from_tree(tree)  # refuses what is no section
         if algorithm_kind("algorithms", name).one_gradient:
             local = tree.get("local", {})
             method = local.get("method", "gd")
@@ -95,12 +105,11 @@ class Comparison:
         for seed in range(self.seed, self.seed + self.seeds):
             next_run(name)
             ends.append(_outcome(self.config(name, tuned, seed), curve=True))
-        done = [end for end in ends if end is not None]
+        done = [end for end in ends if end["summary"] is not None]
         config = self.config(name, tuned, self.seed)
-        first = done[0]["summary"] if done else {}
         return {
             "algorithm": name,
-            **{key: first.get(key) for key in ("epsilon", "delta", "adjacency", "trust", "convergence")},
+            **ends[0]["promise"],
             "test_accuracy": _mean(done, "test_accuracy"),
             "test_accuracy_se": _standard_error(done, "test_accuracy"),
             "train_loss": _mean(done, "train_loss"),
@@ -112,9 +121,11 @@ class Comparison:
             "seeds": self.seeds,
             "failed": len(ends) - len(done),
             "tries": self.tries,
+            "tuned_by": "test accuracy" if done and done[0]["summary"]["test_accuracy"] is not None else "training loss",
             "settings": config.algorithm.table(),
             "chosen": _unlike_default(config.algorithm),
-            "local_steps": config.local.steps,
+            "local": {"method": config.local.method, "steps": config.local.steps},
+            "one_gradient": config.algorithm.one_gradient,
             "curves": [end["curve"] for end in done],
         }
 
@@ -126,15 +137,24 @@ def grid(kind: type[Algorithm], tries: int) -> list[Tree]:
     return [dict(point) for point in itertools.product(*axes)]
 
 
-def _outcome(config: RunConfig, curve: bool) -> dict[str, Any] | None:
-    """The summary of a run and its test accuracy by round; None where it diverged."""
+def _outcome(config: RunConfig, curve: bool) -> dict[str, Any]:
+    """What a run promises, its summary and its test accuracy by round; the last two None where it diverged."""
     if not curve:
         config = config.evaluated_at_the_end()
+    plan = prepare(config.experiment())
+    claim, private = plan.spent.planned.epsilon, plan.mechanism.private
+    promise = {
+        "epsilon": claim if private else None,
+        "delta": plan.delta if private else None,
+        "adjacency": plan.mechanism.adjacency if private else None,
+        "trust": plan.mechanism.trust,
+        "convergence": plan.experiment.algorithm.convergence,
+    }
     try:
-        run = execute(prepare(config.experiment()))
+        run = execute(plan)
     except TrainingFailed:
-        return None
-    return {"summary": run.summary, "curve": [row["test_accuracy"] for row in run.metrics]}
+        return {"promise": promise, "summary": None, "curve": None}
+    return {"promise": promise, "summary": run.summary, "curve": [row["test_accuracy"] for row in run.metrics]}
 
 
 def _unlike_default(algorithm: Algorithm) -> Tree:
@@ -143,8 +163,8 @@ def _unlike_default(algorithm: Algorithm) -> Tree:
     return {name: value for name, value in algorithm.table().items() if defaults.get(name) != value}
 
 
-def _score(end: dict[str, Any] | None) -> float:
-    if end is None:
+def _score(end: dict[str, Any]) -> float:
+    if end["summary"] is None:
         return -math.inf
     accuracy, loss = end["summary"]["test_accuracy"], end["summary"]["train_loss"]
     return float(accuracy if accuracy is not None else -loss)

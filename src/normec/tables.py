@@ -102,7 +102,7 @@ def algorithm_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for row in rows:
         up = "compressed" if row["compressed"] else str(row["up"])
-        private = "yes" if row["private"] else "no"
+        private = {True: "yes", False: "no", None: "?"}[row["private"]]
         table.add_row(row["name"], str(row["year"] or "–"), private, str(row["memory"]), up, str(row["down"]))
     return table
 
@@ -141,12 +141,9 @@ def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
     if first["epsilon"] is not None:
         lines.append(f"δ = {first['delta']!r}, {first['adjacency']} adjacency, trust {first['trust']}; each run alone spends ε")
     if first["tries"]:
-        lines.append(
-            f"tuned: {count(first['tries'], 'configuration')} each, on another seed, by final test accuracy; tuning is not accounted"
-        )
-    lines += [
-        f"{row['algorithm']}: one local step a round" for row in rows if row["local_steps"] == 1 != max(r["local_steps"] for r in rows)
-    ]
+        tries = f"{count(first['tries'], 'configuration')} each, on another seed, by final {first['tuned_by']}"
+        lines.append(f"tuned: {tries}; tuning is not accounted")
+    lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
     lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
     return lines
 

@@ -24,7 +24,10 @@ class AlphaNormEC(FedNormEC):
 
     paper: ClassVar[str] = "Shulgin, Khirirat, Richtárik: Smoothed Normalization for Efficient Distributed Private Optimization"
     year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = "O(1/√K) without noise for smooth losses, p = 1; private utility by Corollary 1"
+    guarantee: ClassVar[str] = (
+        "smooth losses, p = 1: min ‖∇f‖ = O(1/√K) + 2R without noise, R being how far the memories start from the gradients; "
+        "with noise Corollary 1 of Fed-α-NormEC"
+    )
     one_gradient: ClassVar[bool] = True
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (0.1, 10.0)}
 

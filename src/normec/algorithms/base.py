@@ -159,7 +159,9 @@ def register(name: str) -> Callable[[A], A]:
     """Class decorator: makes an algorithm available under `name` in configurations and to the contract tests."""
 
     def enter(kind: A) -> A:
-        if REGISTRY.get(name, kind).__qualname__ != kind.__qualname__:
+        known = REGISTRY.get(name, kind)
+        same_script = "__main__" in (known.__module__, kind.__module__)  # run, and imported too
+        if known.__qualname__ != kind.__qualname__ or not (same_script or known.__module__ == kind.__module__):
             raise BadInput("algorithm.name", f"={name!r} is already registered. Choose another name.")
         kind.name = name
         REGISTRY[name] = kind

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 from normec.algorithms.base import REGISTRY
+from normec.errors import BadInput
 
 
 def rows() -> list[dict[str, Any]]:
     """One row an algorithm, by name, for its default settings.
 
     memory: vectors (d,) that each client remembers. up, down: vectors that a client sends and receives in a round; a
-    compressed vector counts as one. private: whether its messages are bounded, so that noise can protect them.
+    compressed vector counts as one. private: whether its messages are bounded, so that noise can protect them. guarantee: what is
+    proven for the method, under which assumptions; the summary of a run says whether its settings are covered.
     """
     return [_row(name) for name in sorted(REGISTRY)]
 
 
 def _row(name: str) -> dict[str, Any]:
     kind = REGISTRY[name]
-    algorithm = kind()
+    private: bool | None = None
+    compressed: bool | None = None
+    settings: dict[str, Any] | None = None
+    with contextlib.suppress(BadInput):  # a setting without a default
+        algorithm = kind()
+        private, settings = math.isfinite(algorithm.operator.bound), algorithm.table()
+        compressed = algorithm.operator.message_bytes(10**6) < 4 * 10**6
     return {
         "name": name,
         "paper": kind.paper,
@@ -28,8 +37,8 @@ def _row(name: str) -> dict[str, Any]:
         "memory": len(kind.client_slots),
         "up": 1,
         "down": kind.vectors_down,
-        "compressed": algorithm.operator.message_bytes(10**6) < 4 * 10**6,
-        "private": math.isfinite(algorithm.operator.bound),
+        "compressed": compressed,
+        "private": private,
         "one_gradient": kind.one_gradient,
-        "settings": algorithm.table(),
+        "settings": settings,
     }

@@ -22,7 +22,7 @@ class Clip21(ErrorFeedback):
 
     paper: ClassVar[str] = "Khirirat et al.: Clip21: Error Feedback for Gradient Clipping"
     year: ClassVar[int | None] = 2023
-    guarantee: ClassVar[str] = "O(1/K) of the squared gradient norm for smooth losses, T = 1, p = 1; none with noise"
+    guarantee: ClassVar[str] = "smooth losses, T = 1, p = 1: O(1/K) of the squared gradient norm without noise; none with noise"
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.5, 50.0)}
 
     clip_norm: ClipNorm = 0.05

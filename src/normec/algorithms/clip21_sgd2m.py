@@ -21,13 +21,17 @@ class Clip21SGD2M(MomentumErrorFeedback):
     memories and of v̂. server_lr: η. Both momenta 1 give Clip21.
 
     Guarantees: client-level DP by the Gaussian mechanism, the message norm being at most C. For T = 1, p = 1 and L-smooth
-    f_i of any heterogeneity: O(1/K) of the squared gradient norm with full gradients, Õ(1/√(MK)) with stochastic ones, with
-    high probability, and a near optimal neighbourhood under local noise.
+    f_i of any heterogeneity: O(1/K) of the squared gradient norm with full gradients, Õ(1/√(MK)) with stochastic ones of
+    sub-Gaussian noise, with high probability, and a near optimal neighbourhood under local noise; for μ, μ̂ and η chosen from the
+    horizon.
     """
 
     paper: ClassVar[str] = "Islamov et al.: Double Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy"
     year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = "O(1/K) of the squared gradient norm for smooth losses, T = 1, p = 1; a neighbourhood with noise"
+    guarantee: ClassVar[str] = (
+        "smooth losses, T = 1, p = 1, momenta chosen from the horizon: O(1/K) of the squared gradient norm with full gradients, "
+        "Õ(1/√(MK)) with sub-Gaussian ones, a neighbourhood with noise"
+    )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (1.0, 100.0)}
 
     clip_norm: ClipNorm = 0.1

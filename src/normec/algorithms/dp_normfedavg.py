@@ -21,7 +21,7 @@ class DPNormFedAvg(Averaging):
 
     paper: ClassVar[str] = "Das, Hashemi, Sanghavi, Dhillon: Differentially Private Federated Learning with Normalized Updates"
     year: ClassVar[int | None] = 2022
-    guarantee: ClassVar[str] = "for convex smooth losses, with a stepsize that depends on unknown constants"
+    guarantee: ClassVar[str] = "convex smooth losses, with a stepsize that depends on f_i(x*) − min f_i, which nobody knows"
 
     @property
     def operator(self) -> SmoothedNormalization:

@@ -1,4 +1,4 @@
-"""EF14, the first error feedback (Seide et al.: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Training)."""
+"""EF14, the first error feedback (Seide et al.: 1-Bit Stochastic Gradient Descent, for data-parallel training)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class EF14(Compressed, Algorithm):
     (Koloskova et al. 2020); none without.
     """
 
-    paper: ClassVar[str] = "Seide et al.: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Training"
+    paper: ClassVar[str] = (
+        "Seide et al.: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs"
+    )
     year: ClassVar[int | None] = 2014
-    guarantee: ClassVar[str] = "O(K^−2/3) of the squared gradient norm under bounded gradients, T = 1, p = 1"
+    guarantee: ClassVar[str] = "smooth losses, bounded gradients, T = 1, p = 1: O(K^−2/3) of the squared gradient norm"
     client_slots: ClassVar[tuple[str, ...]] = ("e",)
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:

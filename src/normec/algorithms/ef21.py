@@ -19,6 +19,8 @@ class EF21(Compressed, ErrorFeedback):
     participation of Fatkhullin et al. 2021 as well.
     """
 
-    paper: ClassVar[str] = "Richtárik, Sokolov, Fatkhullin: EF21, a New, Simpler, Theoretically Better Error Feedback"
+    paper: ClassVar[str] = (
+        "Richtárik, Sokolov, Fatkhullin: EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback"
+    )
     year: ClassVar[int | None] = 2021
-    guarantee: ClassVar[str] = "O(1/K) of the squared gradient norm for smooth losses, T = 1"
+    guarantee: ClassVar[str] = "smooth losses, T = 1: O(1/K) of the squared gradient norm"

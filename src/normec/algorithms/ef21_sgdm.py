@@ -17,9 +17,13 @@ class EF21SGDM(Compressed, MomentumErrorFeedback):
     server_lr: η. m_i starts at zero, where the paper takes a first gradient. Not private: a message has no bound.
 
     Guarantees: for T = 1, p = 1 and L-smooth f_i with stochastic gradients, the optimal O(1/√(MK)) of the squared gradient
-    norm for any batch size (Theorem 3), where EF21 needs large batches.
+    norm for any batch size (Theorem 3), where EF21 needs large batches; for bounded variance, a momentum chosen from K, L, σ
+    and M, and m_i⁰, v_i⁰ from a first gradient: with zero starts and a fixed μ nothing is proven.
     """
 
     paper: ClassVar[str] = "Fatkhullin, Tyurin, Richtárik: Momentum Provably Improves Error Feedback!"
     year: ClassVar[int | None] = 2023
-    guarantee: ClassVar[str] = "O(1/√(MK)) of the squared gradient norm with stochastic gradients, T = 1, p = 1"
+    guarantee: ClassVar[str] = (
+        "smooth losses, T = 1, p = 1, gradients of bounded variance, a momentum chosen from the horizon and memories started at a first "
+        "gradient: O(1/√(MK)) of the squared gradient norm"
+    )

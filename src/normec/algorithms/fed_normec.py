@@ -36,7 +36,10 @@ class FedNormEC(ErrorFeedback):
 
     paper: ClassVar[str] = "Shulgin, Malinovsky, Khirirat, Richtárik: First Provable Guarantees for Practical Private FL"
     year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = "O(K^−1/8), for T = 1 O(K^−1/6), for smooth losses; private utility by Corollaries 1, 3, 6"
+    guarantee: ClassVar[str] = (
+        "with server_normalize, not lazy, memories started near g_i(x⁰), smooth losses: min ‖∇f‖ = O(K^−1/8), for T = 1 O(K^−1/6), "
+        "without noise; private utility by Corollaries 1, 3, 6"
+    )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (1.0, 100.0)}
 
     alpha: Positive = 0.01

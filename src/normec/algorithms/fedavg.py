@@ -15,13 +15,15 @@ class FedAvg(Averaging):
 
     Clients count alike: f is the mean of the f_i. Not private: a message has no bound.
 
-    Guarantees: convergence for smooth losses with bounded gradient dissimilarity (Karimireddy et al. 2020, Theorem I), up
-    to the clients' drift; none without.
+    Guarantees: O(1/√K) of the squared gradient norm with stochastic gradients, for smooth losses with bounded gradient
+    dissimilarity (Karimireddy et al. 2020, Theorem I); none without.
     """
 
     paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data"
     year: ClassVar[int | None] = 2017
-    guarantee: ClassVar[str] = "for smooth losses with bounded gradient dissimilarity"
+    guarantee: ClassVar[str] = (
+        "smooth losses, bounded gradient dissimilarity: O(1/√K) of the squared gradient norm with stochastic gradients"
+    )
 
     on: Literal["gradient", "update"] = "update"
 

@@ -15,12 +15,16 @@ class FedProx(FedAvg):
 
     prox: μ. Not private: a message has no bound.
 
-    Guarantees: convergence for smooth losses with B-bounded local dissimilarity and a μ that is large enough (Theorem 4).
+    Guarantees: O(1/K) of the squared gradient norm (Theorem 4) for losses of bounded negative curvature and B-bounded local
+    dissimilarity, local problems that are solved well enough (γ-inexactly) and a μ that is large enough.
     """
 
     paper: ClassVar[str] = "Li et al.: Federated Optimization in Heterogeneous Networks"
     year: ClassVar[int | None] = 2020
-    guarantee: ClassVar[str] = "for smooth losses with bounded local dissimilarity"
+    guarantee: ClassVar[str] = (
+        "losses of bounded negative curvature and bounded local dissimilarity, local problems solved well enough, μ large enough: "
+        "O(1/K) of the squared gradient norm"
+    )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"prox": (0.001, 1.0), "server_lr": (0.3, 3.0)}
 
     prox: NonNegative = 0.1

@@ -28,7 +28,10 @@ class Scaffold(Algorithm):
 
     paper: ClassVar[str] = "Karimireddy et al.: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
     year: ClassVar[int | None] = 2020
-    guarantee: ClassVar[str] = "O(1/√K) of the squared gradient norm for smooth losses, any heterogeneity"
+    guarantee: ClassVar[str] = (
+        "smooth losses of any heterogeneity: O(1/√(T S K)) of the squared gradient norm with stochastic gradients, O((M/S)^2/3 / K) "
+        "without noise"
+    )
     client_slots: ClassVar[tuple[str, ...]] = ("c",)
     server_slots: ClassVar[tuple[str, ...]] = ("c_hat",)
     vectors_down: ClassVar[int] = 2

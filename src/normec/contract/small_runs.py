@@ -79,6 +79,12 @@ def is_private(algorithm: Algorithm) -> bool:
     return math.isfinite(algorithm.operator.bound)
 
 
+def variants(algorithm: Algorithm) -> list[Algorithm]:
+    """An algorithm, and itself at both ends of its tuned settings."""
+    ends = [{name: ends[side] for name, ends in algorithm.tuned.items()} for side in (0, 1)]
+    return [algorithm, *(type(algorithm)(**algorithm.table() | end) for end in ends)]
+
+
 def is_close(a: Tensor, b: Tensor) -> bool:
     """Equal up to rounding."""
     return torch.allclose(a.double(), b.double(), rtol=1e-9, atol=1e-12)
@@ -162,11 +168,15 @@ def experiment(
     )
 
 
-def small_run(algorithm: Algorithm, *, stop: int | None = None, **choices: Any) -> dict[str, Tensor]:
-    """The vectors of the last checkpoint of a run, interrupted after round `stop` and resumed if that is given."""
+def small_run(algorithm: Algorithm, *, stop: int | None = None, block: int = 32, **choices: Any) -> dict[str, Tensor]:
+    """The vectors of the last checkpoint of a run, interrupted after round `stop` and resumed if that is given.
+
+    block: the most clients that compute together.
+    """
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(Path(path) / "run")
         plan = prepare(experiment(algorithm, **choices))
+        plan.backend.most_rows = block
         if stop is not None:
             with contextlib.suppress(InterruptedError):
                 execute(plan, folder.open(resume=False), StopsAfter(stop))

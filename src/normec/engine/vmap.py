@@ -116,6 +116,8 @@ def _together(gradients: Callable[..., Tensor], x: Tensor, tasks: list[Task], sh
             total += correction
         if steps.proximal and step:
             total.add_(moved - x, alpha=steps.proximal)
+    if not shape and correction is not None:  # no samples: f_i = 0
+        total += correction
     return total.div_(max(len(shape), 1))
 
 

@@ -81,7 +81,8 @@ class FlatModel:
     def local_update(self, x: Tensor, samples: tuple[Tensor, Tensor], schedule: Sequence[Batch], steps: LocalSteps, out: Tensor) -> None:
         """Writes g = (x − T(x)) / γ into `out` (d,): the mean of the directions taken on the way from x (d,).
 
-        Computed as that mean and not as a difference, which would cancel for a small γ. No steps give zero.
+        Computed as that mean and not as a difference, which would cancel for a small γ. A client without samples has f_i = 0, so
+        that its direction is the correction alone.
         """
         features, targets = samples
         self.enter(x, training=True)
@@ -96,6 +97,8 @@ class FlatModel:
                 total += steps.correction
             if steps.proximal and step:
                 total.add_(self.vector - x, alpha=steps.proximal)
+        if not schedule and steps.correction is not None:
+            total += steps.correction
         torch.div(total, max(len(schedule), 1), out=out)
 
     def objective(self, outputs: Tensor, targets: Tensor) -> Tensor:
