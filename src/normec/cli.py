@@ -62,6 +62,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
 
     from normec.config import resolve
     from normec.console import ConsoleObserver, progress
+    from normec.engine import Ranks
     from normec.experiment import prepare
     from normec.folder import RunFolder
     from normec.tables import result_table, warnings
@@ -72,6 +73,10 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
     file, assignments = _arguments(arguments, out if resume else None, workers)
     config = resolve(file, assignments)
+    ranks = Ranks.join()
+    if not ranks.first:
+        execute(prepare(config.experiment()), ranks=ranks)
+        return
     folder = RunFolder(out or _new_folder(config))
     folder.check(resume)
     console = Console()
@@ -82,7 +87,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
         folder.save_config(config.toml(plan.delta))
     try:
         with ConsoleObserver(console) as observer:
-            result = execute(plan, folder, observer)
+            result = execute(plan, folder, observer, ranks)
     except KeyboardInterrupt:
         raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
     console.print(result_table(result))

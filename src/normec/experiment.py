@@ -76,8 +76,11 @@ class Plan:
     start: Tensor
     model_start: str
 
-    def describe(self) -> dict[str, Any]:
-        """The settings that decide the result, as plain values: equal descriptions give bit-equal runs."""
+    def describe(self, ranks: int = 1) -> dict[str, Any]:
+        """The settings that decide the result, as plain values: equal descriptions give bit-equal runs.
+
+        ranks: the number of processes, which decides in what order sums are rounded.
+        """
         chosen, engine = self.experiment, self.experiment.engine.table()
         return {
             **chosen.schedule.table(),
@@ -89,7 +92,7 @@ class Plan:
             "theory": chosen.theory.table(),
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
             "model": {"parameters": self.model.d, "fingerprint": self.model_start},
-            "engine": {"backend": self.backend.name, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
+            "engine": {"backend": self.backend.name, "ranks": ranks, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
         }
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,13 +139,13 @@ class RunFolder:
         metadata = {name: json.dumps(value) for name, value in counts.items()}
         write_atomically(self.checkpoint, lambda: save(plain, metadata=metadata))
 
-    def load_checkpoint(self, names: Iterable[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The named tensors and the counts of the checkpoint, or None where there is none yet."""
+    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors and the counts of the checkpoint, or None where there is none yet."""
         if not self.checkpoint.exists():
             return None
         with self._reading(self.checkpoint), safe_open(self.checkpoint, framework="pt") as file:
             counts = {name: json.loads(value) for name, value in file.metadata().items()}
-            return {name: file.get_tensor(name) for name in names}, counts
+            return {name: file.get_tensor(name) for name in file.keys()}, counts  # noqa: SIM118 (not a dict)
 
     @contextlib.contextmanager
     def _reading(self, path: Path) -> Iterator[None]:

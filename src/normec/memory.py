@@ -73,15 +73,17 @@ class Memory:
         held = {f"memory.{slot}": rows[: self._used] for slot, rows in zip(self.names, self._rows, strict=True)}
         return held | ({"place": torch.from_numpy(self._place)} if self.layout.lazy and self.names else {})
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Takes over what `state` gave."""
-        if "place" in tensors:
-            self._place = np.full(len(self._place), NOWHERE)
-            self._used = 0
-            order = tensors["place"].numpy().argsort(kind="stable")
-            self.reserve(order[np.sort(tensors["place"].numpy()) != NOWHERE])
-        for slot, rows in zip(self.names, self._rows, strict=True):
-            rows[: self._used] = tensors[f"memory.{slot}"].to(rows.device)
+    def load(self, tensors: dict[str, Tensor], own: np.ndarray | None = None) -> None:
+        """Takes over what `state` gave, of any layout; own: the clients to keep, by default all."""
+        if not self.names:
+            return
+        held = tensors["place"].numpy() if "place" in tensors else np.arange(len(self._place))
+        clients = np.flatnonzero(held != NOWHERE) if own is None else own[held[own] != NOWHERE]
+        if self.layout.lazy:
+            self._place, self._used = np.full(len(self._place), NOWHERE), 0
+            self.reserve(clients[np.argsort(held[clients], kind="stable")])
+        rows = torch.from_numpy(held[clients])
+        self.write(clients, tuple(tensors[f"memory.{slot}"][rows].to(self._like.device) for slot in self.names))
 
     def _index(self, clients: np.ndarray) -> Tensor:
         return torch.from_numpy(self._place[clients]).to(self._like.device)
@@ -100,6 +102,20 @@ class Memory:
         grown = self._allocate(slot, size)
         grown[: len(rows)] = rows
         return grown
+
+
+def merged(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The states of the ranks of a run, each of which holds other clients, as one."""
+    if len(states) == 1 or not states[0]:
+        return states[0]
+    place = torch.full_like(states[0]["place"], NOWHERE)
+    used = 0
+    for state in states:
+        own = state["place"] != NOWHERE
+        place[own] = state["place"][own] + used
+        used += int(own.sum())
+    names = [name for name in states[0] if name != "place"]
+    return {"place": place, **{name: torch.cat([state[name] for state in states]) for name in names}}
 
 
 def dense_rows(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

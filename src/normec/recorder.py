@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from normec.algorithms import Slots
-from normec.engine import ClientStatistics
+from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import evaluate, gradient
 from normec.experiment import Plan
 from normec.folder import Output, RunFolder
-from normec.memory import Memory
+from normec.memory import Memory, merged
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
@@ -67,10 +67,11 @@ class State:
 class Recorder:
     """Writes down a run in its folder, if it has one, and tells its observer."""
 
-    def __init__(self, plan: Plan, folder: RunFolder | None, observer: Observer | None) -> None:
-        self.plan, self.folder, self.observer = plan, folder, observer
+    def __init__(self, plan: Plan, folder: RunFolder | None, observer: Observer | None, ranks: Ranks) -> None:
+        self.plan, self.ranks = plan, ranks
+        self.folder, self.observer = (folder, observer) if ranks.first else (None, None)
         self.metrics: list[dict[str, Any]] = []
-        self._description = plan.describe()
+        self._description = plan.describe(ranks.size)
         self._ledger: Ledger | None = None
         self._last_gradient: tuple[Tensor, Tensor] | None = None
         self._clock = time.perf_counter()
@@ -85,12 +86,13 @@ class Recorder:
             return False
         self.folder.check_settings(self._description)
         self._open_ledger(self.folder)
-        found = self.folder.load_checkpoint(self._tensors(state))
+        found = self.folder.load_checkpoint()
         self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
         if found is None:
             self._count_exposure(state)
             return False
         tensors, counts = found
+        self._check_shapes(tensors, state)
         state.x = tensors["x"].to(state.x.device)
         state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
         state.optimizer = tuple(tensors[f"optimizer.{slot}"].to(state.x.device) for slot in self.plan.experiment.server.slots)
@@ -161,13 +163,16 @@ class Recorder:
             end(state.rounds_done - 1)
 
     def checkpoint(self, state: State) -> None:
-        """Saves the state, so that a resumed run goes on from here."""
+        """Saves the state, so that a resumed run goes on from here. To be called on all ranks."""
+        memories = self.ranks.gather(state.memory.state()) if self.folder or self.ranks.size > 1 else []
         if self.folder is not None:
-            self.folder.save_checkpoint(self._tensors(state), {name: getattr(state, name) for name in COUNTS})
+            self.folder.save_checkpoint(self._tensors(state) | merged(memories), {name: getattr(state, name) for name in COUNTS})
 
     def finish(self, state: State) -> dict[str, Any]:
-        """Writes model and summary; returns the summary. The module holds the final parameters afterwards."""
+        """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
         module = self.plan.model.load(state.x)
+        if not self.ranks.first:
+            return {}
         verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
         end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure, verdict)
         summary = summarize(self.plan, end, self._description)
@@ -188,6 +193,12 @@ class Recorder:
             return
         self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
         self._ledger.check_covers(folder.visible_rounds(), folder.holds_output())
+
+    def _check_shapes(self, tensors: dict[str, Tensor], state: State) -> None:
+        """Refuses a checkpoint whose vectors are missing or of other sizes."""
+        for name, value in self._tensors(state).items():
+            if name not in tensors or tensors[name].shape != value.shape:
+                raise BadInput("resume", f": the checkpoint is damaged ({name}). Start again in another folder.")
 
     def _known_cohort(self, output: Output) -> dict[str, Any]:
         """Who takes part, for the clients' own accounts; nothing where that is a secret."""
@@ -216,12 +227,14 @@ class Recorder:
         tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
         optimizer = self.plan.experiment.server.slots
         tensors |= {f"optimizer.{slot}": vector for slot, vector in zip(optimizer, state.optimizer, strict=True)}
-        return tensors | state.memory.state()
+        return tensors
 
     def _last(self, state: State) -> bool:
         return state.rounds_done == self.plan.mechanism.rounds or self.budget_is_spent(state.rounds_done)
 
     def _write(self, state: State, statistics: ClientStatistics | None) -> None:
+        if not self.ranks.first:
+            return
         state.seconds = time.perf_counter() - self._clock
         row = self._row(state, statistics)
         self.metrics.append(row)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
-from normec.engine import Clients, Engine, Workers
+from normec.engine import Clients, Engine, Ranks, Workers
 from normec.errors import BadInput
 from normec.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.folder import Output, RunFolder
@@ -72,19 +73,21 @@ def train(
     chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, step, loss, engine or Engine(), theory or Theory())
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
-    folder = RunFolder(Path(out)) if out is not None else None
+    ranks = Ranks.join()
+    folder = RunFolder(Path(out)) if out is not None and ranks.first else None
     if folder:
         folder.check(resume)
     plan = prepare(chosen)
-    return execute(plan, folder.open(resume) if folder else None, observer)
+    return execute(plan, folder.open(resume) if folder else None, observer, ranks)
 
 
-def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
-    """Runs a plan: Algorithm 1, and what is written down about it."""
+def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | None = None, ranks: Ranks | None = None) -> Run:
+    """Runs a plan: Algorithm 1, and what is written down about it. Several ranks run it together; rank 0 alone has a folder."""
     chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
     algorithm, rounds = chosen.algorithm, mechanism.rounds
-    recorder = Recorder(plan, folder, observer)
-    state = _start(plan)
+    ranks = ranks or Ranks()
+    recorder = Recorder(plan, folder, observer, ranks)
+    state = _start(plan, ranks)
     with (
         folder or contextlib.nullcontext(),
         torch.random.fork_rng(devices=[]),
@@ -99,23 +102,24 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             workers=workers,
             streams=streams,
             backend=plan.backend,
+            ranks=ranks,
             strict=mechanism.trust == "none",
             lattice=mechanism.lattice,
         )
-        if not recorder.resume(state) and algorithm.starts_from_updates:
+        if not _stand_together(state, recorder.resume(state), ranks) and algorithm.starts_from_updates:
             state.server = clients.start(state.x)
             state.transmissions = state.computations = mechanism.clients
         recorder.started(state)
 
         for k in range(state.rounds_done, rounds):
-            if recorder.budget_is_spent(k):
+            if ranks.agree(recorder.budget_is_spent(k)):
                 break
             stored = recorder.begin(k)
-            cohort = stored.cohort if stored else mechanism.cohort(state.exposure, k, streams)
+            cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
                 total, statistics = clients.round(state.x, state.server, cohort, k)
-                released = stored.released if stored else mechanism.release(total, participants, streams, k)
+                released = ranks.agree(stored.released if stored else mechanism.release(total, participants, streams, k))
                 recorder.commit(k, Output(cohort, released))
                 mean = released.to(state.x.dtype)
                 direction, state.server = algorithm.server(state.server, mean, mechanism.rate)
@@ -127,7 +131,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             state.transmissions += participants
             state.computations += len(clients.computing(cohort))
             recorder.round(state, statistics)
-            if interrupted() and state.rounds_done < rounds:
+            if ranks.agree(interrupted()) and state.rounds_done < rounds:
                 recorder.checkpoint(state)
                 raise KeyboardInterrupt
 
@@ -136,10 +140,23 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
     return Run(plan.model.module, recorder.metrics, summary, recorder.claim().epsilon, path)
 
 
-def _start(plan: Plan) -> State:
-    """The model as its factory made it; memories and server vectors at zero."""
+def _start(plan: Plan, ranks: Ranks) -> State:
+    """The model as its factory made it; memories and server vectors at zero. Of several ranks each keeps its clients' rows."""
     algorithm, x = plan.experiment.algorithm, plan.start.clone()
-    memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, plan.layout)
+    layout = plan.layout._replace(lazy=plan.layout.lazy or ranks.size > 1)
+    memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, layout)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64)
     server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
     return State(x, server, plan.experiment.server.start(x), memory, exposure)
+
+
+def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:
+    """Moves every rank to where rank 0 stands, after it has resumed or not; says which."""
+    if ranks.size == 1:
+        return resumed
+    resumed, found, memory = ranks.agree((resumed, replace(state, memory=None), state.memory.state()))  # type: ignore[arg-type]
+    if resumed:
+        kept = state.memory
+        vars(state).update(vars(found) | {"memory": kept})
+        kept.load(memory, ranks.own(np.arange(len(state.exposure))))
+    return resumed

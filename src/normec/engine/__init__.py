@@ -3,7 +3,8 @@
 from normec.engine.backends import choose_backend
 from normec.engine.clients import Clients, ClientStatistics
 from normec.engine.loop import Backend
+from normec.engine.ranks import Ranks
 from normec.engine.settings import Engine
 from normec.engine.workers import Workers
 
-__all__ = ["Backend", "ClientStatistics", "Clients", "Engine", "Workers", "choose_backend"]
+__all__ = ["Backend", "ClientStatistics", "Clients", "Engine", "Ranks", "Workers", "choose_backend"]

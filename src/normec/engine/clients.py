@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from normec.algorithms import Algorithm, Context, Slots, client_step
 from normec.data import Federation
 from normec.engine.loop import Backend, Task
+from normec.engine.ranks import Ranks
 from normec.engine.workers import Workers
 from normec.errors import TrainingFailed
 from normec.local import LocalMethod
@@ -27,26 +28,44 @@ NUMBERS_OF_A_BLOCK = 2**20
 
 @dataclass
 class ClientStatistics:
-    """What only a simulation can see of the clients of one round."""
+    """What only a simulation can see of the clients of one round, as sums and maxima over them."""
 
-    update_norms: list[Tensor] = field(default_factory=list)
-    residual_norms: list[Tensor] = field(default_factory=list)
-    saturated: int = 0
-    dropped: int = 0
+    computed: float = 0.0
+    finite: float = 0.0
+    saturated: float = 0.0
+    update_sum: float = 0.0
+    update_max: float = 0.0
+    residual_max: float = 0.0
+
+    def add(self, block: _Block) -> None:
+        """Adds the clients of a block."""
+        finite = usable(block.update_norms)
+        self.computed += len(finite)
+        self.finite += int(finite.sum())
+        self.saturated += block.saturated
+        if bool(finite.any()):
+            self.update_sum += float(block.update_norms[finite].sum())
+            self.update_max = max(self.update_max, float(block.update_norms[finite].max()))
+            self.residual_max = max(self.residual_max, float(block.residual_norms[finite].max()))
+
+    def over(self, ranks: Ranks, device: torch.device) -> ClientStatistics:
+        """The same for the clients of all ranks."""
+        if ranks.size == 1:
+            return self
+        sums = torch.tensor([self.computed, self.finite, self.saturated, self.update_sum], dtype=torch.float64, device=device)
+        largest = torch.tensor([self.update_max, self.residual_max], dtype=torch.float64, device=device)
+        return ClientStatistics(*ranks.sum(sums).tolist(), *ranks.largest(largest).tolist())
 
     def summary(self, remembers: bool) -> dict[str, float | int | None]:
         """Norms over the clients that computed, the memory error max_i ‖g_i − v_i‖, and the bounded share."""
-        if not self.update_norms:
+        if not self.computed:
             return {"update_norm_mean": None, "update_norm_max": None, "memory_error": None, "bounded_share": None, "dropped": 0}
-        updates, residuals = torch.cat(self.update_norms), torch.cat(self.residual_norms)
-        finite = usable(updates)
-        counted = updates[finite] if bool(finite.any()) else torch.zeros(1, dtype=updates.dtype)
         return {
-            "update_norm_mean": float(counted.mean()),
-            "update_norm_max": float(counted.max()),
-            "memory_error": float(residuals[usable(residuals)].amax()) if remembers and bool(finite.any()) else None,
-            "bounded_share": self.saturated / len(updates),
-            "dropped": self.dropped,
+            "update_norm_mean": self.update_sum / max(self.finite, 1.0),
+            "update_norm_max": self.update_max,
+            "memory_error": self.residual_max if remembers and self.finite else None,
+            "bounded_share": self.saturated / self.computed,
+            "dropped": int(self.computed - self.finite),
         }
 
 
@@ -63,7 +82,8 @@ class Clients:
     """All the clients of a simulated federation: their data, their memories, and how they compute.
 
     strict: end the run when an update is not finite (without privacy); otherwise such a client's message is zero and its
-    memory stays (with privacy, where an error would tell on the client). backend: how local updates are computed.
+    memory stays (with privacy, where an error would tell on the client). backend: how local updates are computed. ranks:
+    the processes that share the clients.
     lattice: the step on which messages are transmitted, 0 for none.
     """
 
@@ -74,6 +94,7 @@ class Clients:
     workers: Workers
     streams: Streams
     backend: Backend
+    ranks: Ranks
     strict: bool
     lattice: float = 0.0
 
@@ -83,7 +104,7 @@ class Clients:
         Clients that compute move their memories, whether or not they are in the cohort (a mask of shape (M,)).
         """
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        statistics, computing = ClientStatistics(), self.computing(cohort)
+        statistics, computing = ClientStatistics(), self.ranks.own(self.computing(cohort))
         self.memory.reserve(computing)
 
         def work(model: FlatModel, clients: np.ndarray) -> _Block:
@@ -91,11 +112,8 @@ class Clients:
 
         for block in self.workers.map(work, self._blocks(computing, len(x))):
             total += block.total
-            statistics.update_norms.append(block.update_norms)
-            statistics.residual_norms.append(block.residual_norms)
-            statistics.saturated += block.saturated
-            statistics.dropped += int((~usable(block.update_norms)).sum())
-        return total, statistics
+            statistics.add(block)
+        return self.ranks.sum(total), statistics.over(self.ranks, x.device)
 
     def computing(self, cohort: np.ndarray) -> np.ndarray:
         """The indices of the clients that compute in a round with this cohort."""
@@ -103,7 +121,7 @@ class Clients:
 
     def start(self, x: Tensor) -> tuple[Tensor, ...]:
         """Moves every memory to the algorithm's start at x (d,); returns the mean of each slot (d,)."""
-        everyone = np.arange(len(self.federation))
+        everyone = self.ranks.own(np.arange(len(self.federation)))
         self.memory.reserve(everyone)
 
         def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
@@ -111,8 +129,10 @@ class Clients:
             self.memory.write(clients, memory)
             return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
 
-        sums = list(self.workers.map(work, self._blocks(everyone, len(x))))
-        return tuple((torch.stack(slot).sum(0) / len(self.federation)).to(x.dtype) for slot in zip(*sums, strict=True))
+        starts = torch.zeros(len(self.algorithm.server_slots), len(x), dtype=torch.float64, device=x.device)
+        for sums in self.workers.map(work, self._blocks(everyone, len(x))):
+            starts += torch.stack(sums)
+        return tuple((self.ranks.sum(starts) / len(self.federation)).to(x.dtype))
 
     def _block(self, model: FlatModel, x: Tensor, server: Slots, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
         memory = self.memory.read(clients)

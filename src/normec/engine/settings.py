@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Literal
 
@@ -42,7 +43,8 @@ class Engine(Settings):
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise BadInput("engine.device", f"={self.device!r} must be cpu, cuda or cuda:N.")
         try:
-            return torch.zeros(1, device=self.device).device
+            local = os.environ.get("LOCAL_RANK")  # of several processes on one machine each takes its own
+            return torch.zeros(1, device=f"cuda:{local}" if self.device == "cuda" and local else self.device).device
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise BadInput("engine.device", f"={self.device!r} cannot be used here: {reason}. Use cpu.") from None
