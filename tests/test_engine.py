@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,3 +137,47 @@ class MixesItsBatch(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x - x.mean(0))
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("name", ["fed-normec", "clip21-sgd2m", "scaffold", "ef21", "dp-scaffold", "dp-normfedavg"])
+@pytest.mark.parametrize("server", [normec.ServerMomentum(), normec.ServerAdam()], ids=lambda server: server.optimizer)
+def test_every_tensor_of_a_round_takes_the_runs_device(name: str, backend: Any, server: normec.ServerStep) -> None:
+    """A tensor made without a device would fall on torch's default one: with `meta` for that, it could not be computed with."""
+    from dataclasses import replace
+
+    from normec.contract import example
+    from normec.contract.small_runs import experiment
+    from normec.training import execute
+
+    plan = prepare(replace(experiment(example(name), backend=backend), server=server))
+    here = x_of(execute(plan))
+    with torch.device("meta"):
+        run = execute(plan)
+    np.testing.assert_array_equal(here, x_of(run))
+
+
+def test_memory_is_flat_over_500_rounds() -> None:
+    """Resident memory after round 500 beside round 100, in a process of its own."""
+    script = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import normec
+from conftest import quadratic
+pages = {}
+class Watch:
+    def started(self, plan): ...
+    def round(self, row):
+        with open("/proc/self/statm") as file:
+            pages[row["round"]] = int(file.read().split()[1])
+centres = list(np.random.default_rng(0).uniform(-1, 1, (50, 2000)))
+quadratic(centres, algorithm=normec.FedNormEC(), participation=normec.Poisson(0.5), rounds=500, observer=Watch(),
+          privacy=normec.Privacy(trust="local", epsilon=5.0), engine=normec.Engine(eval_every=100))
+print(pages[500] / pages[100])
+"""
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("this system does not tell a process's resident memory")
+    done = subprocess.run([sys.executable, "-c", script, str(Path(__file__).parent)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 0.98 <= float(done.stdout) <= 1.02

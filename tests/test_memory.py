@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import normec
 from conftest import FailsAt, Outcome, checkpoint_of, quadratic
 from normec.memory import Layout, Memory, layout_for
+from normec.streams import Streams
 
 CENTRES = list(np.random.default_rng(0).uniform(-2, 2, (40, 5)))
 LIKE = torch.zeros(5, dtype=torch.float64)
@@ -33,7 +34,9 @@ def as_if_dense(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lazy_rows_are_those_of_clients_that_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = run(out=tmp_path / "lazy")
     saved = load_file(tmp_path / "lazy" / "checkpoint" / "state.safetensors")
-    computed = int((saved["exposure"] > 0).sum())
+    computed = int((saved["place"] >= 0).sum())
+    participants = {client for k in range(9) for client in np.flatnonzero(normec.Poisson(0.05).cohort(40, k, Streams(42)))}
+    assert computed == len(participants)
     assert 0 < computed < 40 and saved["memory.v"].shape == saved["memory.m"].shape == (computed, 5)
     as_if_dense(monkeypatch)
     dense = checkpoint_of(run(out=tmp_path / "dense"))

@@ -23,7 +23,7 @@ from normec.local import LocalMethod
 from normec.memory import Memory
 from normec.models import Factory, Loss
 from normec.participation import Participation
-from normec.privacy import Privacy
+from normec.privacy import PER_CLIENT, Privacy
 from normec.recorder import Observer, Recorder, State
 
 
@@ -124,7 +124,8 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
                 mean = released.to(state.x.dtype)
                 direction, state.server = algorithm.server(state.server, mean, mechanism.rate)
                 state.x, state.optimizer = chosen.server.step(state.x, direction, algorithm.server_lr, state.optimizer)
-                state.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
+                if mechanism.trust in PER_CLIENT:
+                    state.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
 
             state.rounds_done = k + 1
             state.given_up += statistics is None
@@ -145,7 +146,7 @@ def _start(plan: Plan, ranks: Ranks) -> State:
     algorithm, x = plan.experiment.algorithm, plan.start.clone()
     layout = plan.layout._replace(lazy=plan.layout.lazy or ranks.size > 1)
     memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, layout)
-    exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64)
+    exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64, device="cpu")
     server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
     return State(x, server, plan.experiment.server.start(x), memory, exposure)
 

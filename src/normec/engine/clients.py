@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from normec.streams import Streams
 
 NUMBERS_OF_A_BLOCK = 2**20
 """Of the rows of clients that compute at once: a function of d and the backend, so that sums do not depend on the workers."""
+
+SAMPLES_KEPT = 2**14
+"""Clients whose views on their samples are kept: making them costs as much as a small client's step."""
 
 
 @dataclass
@@ -172,14 +176,17 @@ class Clients:
         scale = self.algorithm.update_scale(self.local.lr)
         return out if scale == 1.0 else out.mul_(scale)
 
+    def __post_init__(self) -> None:
+        self._samples = lru_cache(maxsize=SAMPLES_KEPT)(self.federation.client)
+
     def _task(self, client: int, k: int, correction: Tensor | None) -> Task:
-        samples = self.federation.client(client)
+        samples = self._samples(client)
         return Task(
-            label=repr(self.federation.ids[client]),
+            client=self.federation.ids[client],
             samples=samples,
             schedule=self.local.schedule(len(samples[1]), k, client, self.streams),
             steps=LocalSteps(self.local.lr, correction, self.algorithm.proximal),
-            seed=self.streams.torch_seed("forward", k, client),
+            seed=lambda: self.streams.torch_seed("forward", k, client),
         )
 
     def _blocks(self, clients: np.ndarray, d: int) -> Iterator[np.ndarray]:

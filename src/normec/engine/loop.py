@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -16,14 +16,14 @@ from normec.streams import seed_global_generator
 class Task(NamedTuple):
     """What one client computes in a round: steps from the model on its mini-batches.
 
-    label: what the client is called in messages. seed: of torch's own generator, for modules that draw (dropout).
+    client: its id. seed: makes the seed of torch's own generator, for modules that draw (dropout).
     """
 
-    label: str
+    client: Hashable
     samples: tuple[Tensor, Tensor]
     schedule: Sequence[Batch]
     steps: LocalSteps
-    seed: int
+    seed: Callable[[], int]
 
 
 class Backend(Protocol):
@@ -50,12 +50,12 @@ class Loop:
             TrainingFailed: where the model fails on a client's samples, naming it.
         """
         for row, task in zip(out, tasks, strict=True):
-            seed_global_generator(task.seed, x.device)
+            seed_global_generator(task.seed(), x.device)
             try:
                 model.local_update(x, task.samples, task.schedule, task.steps, out=row)
             except (RuntimeError, ValueError, IndexError) as error:  # a module that fails on this client's samples
                 reason = " ".join(str(error).split()).rstrip(".")
                 raise TrainingFailed(
-                    f"round {k + 1}: the model fails on the {count(len(task.samples[1]), 'sample')} of client {task.label} "
+                    f"round {k + 1}: the model fails on the {count(len(task.samples[1]), 'sample')} of client {task.client!r} "
                     f"({type(error).__name__}: {reason}). Change the model, or that client's data."
                 ) from error

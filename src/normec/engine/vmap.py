@@ -1,7 +1,7 @@
 """The backend `vmap`: many clients at once, for small models without convolutions, where the loop's calls cost most.
 
-Clients whose mini-batches have about the same shapes step together; shorter batches are filled up with samples of weight
-zero where the loss is cross-entropy, and stand alone otherwise. The results are the loop's, up to rounding.
+Clients whose mini-batches have the same lengths step together. Where there are many lengths and the loss is cross-entropy,
+shorter batches are filled up with samples of weight zero. The results are the loop's, up to rounding.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ UNSUITED = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.batchnorm._BatchNorm
 """Layers that are slower, or impossible, with a copy of their weights for each client, or mix the samples of a batch."""
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, UserWarning)
 """What vmap raises for what it cannot do; it warns where it is slower than a loop."""
+MOST_GROUPS = 4
+"""Of clients with the same mini-batches in a block; with more, shorter batches are filled up so that fewer groups are left."""
 Shape = tuple[int, ...]
 """The number of samples in each of a client's mini-batches, filled up."""
 
@@ -31,7 +33,7 @@ class Vmap:
     """Local updates of many clients at once, with a gradient function for each worker's model."""
 
     name = "vmap"
-    most_rows = 256
+    most_rows = 1024
 
     def __init__(self) -> None:
         self._gradients: dict[int, Callable[..., Tensor]] = {}
@@ -47,10 +49,9 @@ class Vmap:
             Loop().updates(model, x, tasks, k, out)
 
     def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
-        filled = model.loss is functional.cross_entropy
-        groups: defaultdict[Shape, list[int]] = defaultdict(list)
-        for position, task in enumerate(tasks):
-            groups[_shape(task, filled)].append(position)
+        groups = _groups(tasks, lengths=_exact)
+        if len(groups) > MOST_GROUPS and model.loss is functional.cross_entropy:
+            groups = _groups(tasks, lengths=_rounded)
         if id(model) not in self._gradients:
             self._gradients[id(model)] = _gradients(model)
         gradients = self._gradients[id(model)]
@@ -68,12 +69,14 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     if any(isinstance(module, UNSUITED) for module in model.module.modules()):
         return "it has convolutions or recurrent layers"
     batches: list[Batch] = [slice(0, 5), slice(1, 8)]  # which are filled up to 6 and 8
-    tasks = [Task("probe", samples, batches, LocalSteps(0.1), 0)] * 2
+    tasks = [Task("probe", samples, batches, LocalSteps(0.1), lambda: 0)] * 2
     found, expected = (torch.empty(2, len(x), dtype=x.dtype, device=x.device) for _ in range(2))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            Vmap()._together(model, x, tasks, found)
+            gradients, shape = _gradients(model), (6, 8) if model.loss is functional.cross_entropy else _shape(tasks[0], _exact)
+            model.enter(x, training=True)
+            found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
         return " ".join(str(error).split())[:200].rstrip(".")
     Loop().updates(model, x, tasks, 0, expected)
@@ -82,21 +85,30 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
 
 
 def _gradients(model: FlatModel) -> Callable[..., Tensor]:
-    """(vectors (G, d), features (G, n, …), targets (G, n), weights (G, n)) → gradients (G, d) of each client's loss."""
+    """(vectors (G, d), features (G, n, …), targets (G, n), weights (G, n) or nothing) → gradients (G, d) of each client's loss."""
     names = {id(parameter): name for name, parameter in model.module.named_parameters()}
     called = [names[id(parameter)] for parameter in model.parameters]
     shapes, sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
 
-    def loss(vector: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def outputs(vector: Tensor, features: Tensor) -> Tensor:
         parts = torch.split(vector, sizes)
         values = {name: part.view(shape) for name, part, shape in zip(called, parts, shapes, strict=True)}
-        outputs = functional_call(model.module, values, (features,))
-        if model.loss is functional.cross_entropy:
-            losses = functional.cross_entropy(outputs, targets, reduction="none")
-            return (losses.reshape(len(weights), -1).mean(1) * weights).sum() / weights.sum()
-        return model.loss(outputs, targets)
+        found: Tensor = functional_call(model.module, values, (features,))
+        return found
 
-    gradients: Callable[..., Tensor] = vmap(grad(loss))
+    def loss(vector: Tensor, features: Tensor, targets: Tensor) -> Tensor:
+        return model.loss(outputs(vector, features), targets)
+
+    def weighted(vector: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        losses = functional.cross_entropy(outputs(vector, features), targets, reduction="none")
+        return (losses.reshape(len(weights), -1).mean(1) * weights).sum() / weights.sum()
+
+    exact, filled = vmap(grad(loss)), vmap(grad(weighted))
+
+    def gradients(vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        found: Tensor = exact(vectors, features, targets) if weights is None else filled(vectors, features, targets, weights)
+        return found
+
     return gradients
 
 
@@ -106,7 +118,7 @@ def _together(gradients: Callable[..., Tensor], x: Tensor, tasks: list[Task], sh
     corrections = [task.steps.correction for task in tasks]
     correction = torch.stack([each for each in corrections if each is not None]) if corrections[0] is not None else None
     steps = tasks[0].steps
-    batches: tuple[Tensor, ...] = ()
+    batches: tuple[Tensor | None, ...] = ()
     for step, length in enumerate(shape):
         if not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks):
             batches = _batches(tasks, step, length)
@@ -121,29 +133,55 @@ def _together(gradients: Callable[..., Tensor], x: Tensor, tasks: list[Task], sh
     return total.div_(max(len(shape), 1))
 
 
-def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Features (G, length, …), targets and weights (G, length) of one step, each client filled up with its first sample."""
+def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Features (G, length, …) and targets of one step, and weights (G, length) where clients are filled up with their first sample."""
     parts = [(task.samples[0][task.schedule[step]], task.samples[1][task.schedule[step]]) for task in tasks]
-    sizes = torch.tensor([len(targets) for _, targets in parts])
-    features = torch.stack([_fill(part, length) for part, _ in parts])
-    targets = torch.stack([_fill(part, length) for _, part in parts])
-    weights = (torch.arange(length) < sizes[:, None]).to(features.device, torch.get_default_dtype())
-    return features, targets, weights.to(features.dtype if features.is_floating_point() else weights.dtype)
+    features, targets = _stack([part for part, _ in parts], length), _stack([part for _, part in parts], length)
+    held = [len(part) for _, part in parts]
+    if min(held) == length:
+        return features, targets, None
+    device, dtype = features.device, features.dtype if features.is_floating_point() else torch.get_default_dtype()
+    weights = torch.arange(length, device=device) < torch.tensor(held, device=device)[:, None]
+    return features, targets, weights.to(dtype)
 
 
-def _fill(part: Tensor, length: int) -> Tensor:
-    """A mini-batch made longer by copies of its first sample, which will weigh nothing."""
-    missing = length - len(part)
-    return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part
+def _stack(parts: list[Tensor], length: int) -> Tensor:
+    """Mini-batches as one tensor (G, length, …); a view where they follow each other in memory, as whole clients do."""
+    first, size = parts[0], parts[0].numel()
+    base, start = first._base, first.storage_offset()
+    if base is not None and first.is_contiguous() and len(first) == length:
+        offsets = range(start, start + len(parts) * size, size or 1)
+        follow = all(p._base is base and len(p) == length and p.storage_offset() == o for p, o in zip(parts, offsets, strict=True))
+        if follow:
+            return first.as_strided((len(parts), *first.shape), (size, *first.stride()))
+    missing = [length - len(part) for part in parts]
+    return torch.stack([torch.cat([p, p[:1].expand(m, *p.shape[1:])]) if m else p for p, m in zip(parts, missing, strict=True)])
 
 
-def _shape(task: Task, filled: bool) -> Shape:
-    """The lengths of a client's mini-batches, filled up to one of few: 1, 2, 3, 4, 6, 8, 12, 16, …"""
-    samples = len(task.samples[1])
-    lengths = [len(range(*batch.indices(samples))) if isinstance(batch, slice) else len(batch) for batch in task.schedule]
-    return tuple(_rounded(length) for length in lengths) if filled else tuple(lengths)
+def _groups(tasks: Sequence[Task], lengths: Callable[[int], int]) -> dict[Shape, list[int]]:
+    """The positions of the tasks whose mini-batches have the same lengths."""
+    groups: defaultdict[Shape, list[int]] = defaultdict(list)
+    for position, task in enumerate(tasks):
+        groups[_shape(task, lengths)].append(position)
+    return groups
+
+
+def _shape(task: Task, lengths: Callable[[int], int]) -> Shape:
+    samples, schedule = len(task.samples[1]), task.schedule
+    if schedule and all(batch is schedule[0] for batch in schedule):
+        return (lengths(_length(schedule[0], samples)),) * len(schedule)
+    return tuple(lengths(_length(batch, samples)) for batch in schedule)
+
+
+def _length(batch: Batch, samples: int) -> int:
+    return len(range(*batch.indices(samples))) if isinstance(batch, slice) else len(batch)
+
+
+def _exact(length: int) -> int:
+    return length
 
 
 def _rounded(length: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, …"""
     power = 1 << (length.bit_length() - 1)
     return next(size for size in (power, power + power // 2, 2 * power) if size >= length)

@@ -166,7 +166,8 @@ class Mechanism:
     def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
         """Who transmits in round k, as a mask (M,): the sampled clients that are not silent."""
         sampled = self.participation.cohort(self.clients, k, streams)
-        sampled[self.silent(exposure).numpy()] = False
+        if self.most_exposure < math.inf:
+            sampled[self.silent(exposure).numpy()] = False
         return sampled
 
     def gives_up(self, participants: int) -> bool:
