@@ -223,8 +223,8 @@ def test_corollaries_have_their_rates(number: int, rate: float, choices: Any) ->
         drifting = choices.get("method") == "ig" or choices["steps"] > 1
         private = {"sigma": 0.01 * math.sqrt(n), "trust": "local"} if "sigma" in choices else {}
         s = Setting(
-            K=int(n) - 1, M=10, p=0.5, eta=1.0, gamma=0.25, alpha=1.0, beta=0.2, R=0.5, L=1.0, F=1.0,
-            heterogeneity=1.0 if drifting else 0.0, order_heterogeneity=0.5, **choices | private,
+            **{"p": 0.5} | choices | private, K=int(n) - 1, M=10, eta=1.0, gamma=0.25, alpha=1.0, beta=0.2, R=0.5, L=1.0, F=1.0,
+            heterogeneity=1.0 if drifting else 0.0, order_heterogeneity=0.5,
         )  # fmt: skip
         found = corollary(s)
         assert found.number == number and found.rate == rate
@@ -256,25 +256,60 @@ def test_measured_slopes_are_at_least_the_rates(rate: float, choices: Any) -> No
     alpha=st.floats(1e-3, 1), start=st.none() | st.floats(0.01, 10), rounds=st.integers(2, 300), epsilon=st.none() | st.floats(0.5, 10),
 )  # fmt: skip
 def test_plans_satisfy_their_conditions(epsilon: float | None, **choices: Any) -> None:
-    found = plan(Goal(trust="none" if epsilon is None else "local", epsilon=epsilon, **choices))
+    if choices["method"] == "ig":
+        choices["steps"] = 1
+    given = {key: value for key, value in choices.items() if not (key == "steps" and choices["method"] == "ig")}
+    found = plan(Goal(trust="none" if epsilon is None else "local", epsilon=epsilon, **given))
     assert found["chosen"]["conditions"] and all(each["holds"] for each in found["chosen"]["conditions"])
     best, closed = found["chosen"]["bound"]["sharper"]["total"], found["corollary"]
+    if choices["method"] == "ig" or choices["steps"] > 1:
+        assert found["chosen"]["heterogeneity"] >= choices["heterogeneity"]
     if choices["start"] is None and all(each["holds"] for each in closed["conditions"]):
         assert best <= closed["bound"]["sharper"]["total"] * (1 + 1e-3)
     assert all(found["more"][name] <= best * (1 + 1e-3) for name in ("twice the clients",))
 
 
-def test_plan_finds_what_a_fine_search_finds() -> None:
-    goal = Goal(trust="none", rate=0.5, rounds=1000, steps=5, heterogeneity=0.1)
+@pytest.mark.parametrize(
+    ("choices", "known"),
+    [
+        ({"rate": 0.5, "rounds": 1000, "steps": 5, "heterogeneity": 0.1}, 2.21),
+        ({"rate": 0.5, "rounds": 40, "clients": 15, "alpha": 7.106e-4, "smoothness": 55.77, "gap": 33.15, "steps": 5, "heterogeneity": 0.1}, 244.0),
+    ],
+)  # fmt: skip
+def test_plan_finds_what_a_fine_search_finds(choices: Any, known: float) -> None:
+    goal = Goal(trust="none", **choices)
     found = plan(goal)["chosen"]["bound"]["sharper"]["total"]
+    assert found <= known
     rng, best = np.random.default_rng(0), math.inf
-    start = goal.setting(1000, 0.0)
-    for beta, R, gamma, extra in 10.0 ** rng.uniform([-4, -3, -3, -3], [0.5, 0.5, 0, 1], (20_000, 4)):
-        s = replace(start, beta=beta, R=R, gamma=gamma / 2, heterogeneity=0.1 + extra)
+    start = goal.setting(choices["rounds"], 0.0)
+    for beta, R, gamma, extra in 10.0 ** rng.uniform([-4, -3, -3, -3], [1.5, 1.5, 0, 2], (20_000, 4)):
+        s = replace(start, beta=beta, R=R, gamma=gamma / (2 * start.L), heterogeneity=0.1 + extra)
         s = replace(s, eta=largest_eta(s))
         if all(condition.holds for condition in conditions(s)):
             best = min(best, bound(s, "sharper").total)
     assert found <= best
+
+
+def test_plan_says_what_has_no_rate_or_no_closed_form() -> None:
+    assert plan(Goal(trust="none", rate=1.0))["corollary"]["rate"] == 0.5
+    assert plan(Goal(trust="none", rate=0.5, start=0.5))["corollary"] is None
+    assert plan(Goal(epsilon=8.0, start=0.5))["corollary"]["start"] == 0.5
+    doubled = plan(Goal(epsilon=8.0, clients=40_000))
+    assert doubled["more"]["twice the clients"] < doubled["chosen"]["bound"]["sharper"]["total"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "key"),
+    [
+        ({"trust": "secagg", "epsilon": 8.0}, "min_honest is missing"), ({"epsilon": 8.0, "min_honest": 3}, "min_honest=3 acts only"),
+        ({"trust": "local", "epsilon": 8.0, "colluders": 3}, "colluders=3"), ({"trust": "none", "delta": 1e-6}, "delta=1e-06"),
+        ({"epsilon": 8.0, "order_heterogeneity": 1.0}, "order_heterogeneity"), ({"epsilon": 8.0, "method": "ig", "steps": 3}, "steps=3"),
+        ({"trust": "secagg", "epsilon": 8.0, "min_honest": 99, "colluders": 2}, "gives up every round"),
+    ],
+)  # fmt: skip
+def test_goals_with_keys_that_would_be_ignored(choices: Any, key: str) -> None:
+    with pytest.raises(normec.BadInput, match=key):
+        Goal(**choices)
 
 
 def test_plan_command(command: Command) -> None:
@@ -353,6 +388,96 @@ def test_smoothness_against_hessians(kind: str) -> None:
     assert found.certified and seen <= found.L * (1 + 1e-9) and (seen == pytest.approx(found.L) if exact else 4 * seen >= found.L)
 
 
+class Cubed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 5 * self.linear(x) ** 3
+
+
+class Loud(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+
+class Bent(Cubed):
+    penalty_smoothness = 0.0
+
+    def penalty(self) -> torch.Tensor:
+        return -self.linear.weight.square().sum()
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(3, 2)
+    layer.register_forward_hook(lambda module, inputs, outputs: 10 * outputs)
+    return layer
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, layer)
+
+
+def half_frozen() -> nn.Module:
+    layer = nn.Linear(3, 2)
+    layer.bias.requires_grad_(False)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make", [Cubed, lambda: nn.Sequential(nn.Flatten(), Cubed()), lambda: Loud(3, 2), Bent, hooked, twice, half_frozen, lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh())],
+)  # fmt: skip
+def test_models_that_are_not_linear_are_not_certified(make: Callable[[], nn.Module]) -> None:
+    federation = normec.Federation.from_arrays(np.random.default_rng(0).uniform(-1, 1, (12, 3)), np.arange(12) % 2, np.arange(12) % 3)
+    assert not constants(
+        FlatModel(make(), nn.functional.cross_entropy, torch.device("cpu"), torch.float32), federation, normec.GD()
+    ).certified
+
+
+def test_losses_that_are_not_known_squares_are_not_certified() -> None:
+    def half_squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 50 * (outputs - targets).square().sum()
+
+    class Steeper(nn.MSELoss):
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return 50 * super().forward(outputs, targets)
+
+    federation = quadratics(clients=3, d=3)
+    for loss in (half_squares, nn.MSELoss(reduction="sum"), Steeper(), nn.functional.l1_loss):
+        assert not constants(FlatModel(linear((3,)), loss, torch.device("cpu"), torch.float32), federation, normec.GD()).certified
+    for module, certified in (
+        (nn.Linear(3, 1), False),
+        (nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), True),
+    ):  # (n, 1) − (n,) would broadcast
+        known = constants(FlatModel(module, nn.MSELoss(), torch.device("cpu"), torch.float32), federation, normec.GD())
+        assert known.certified is certified
+    images = normec.Federation.from_arrays(np.ones((6, 4, 3)), np.arange(6) % 2, np.arange(6))
+    rows = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Flatten())
+    assert not constants(FlatModel(rows, nn.functional.cross_entropy, torch.device("cpu"), torch.float32), images, normec.GD()).certified
+
+
+def test_constants_with_a_client_that_holds_nothing() -> None:
+    """Its f_i is zero: means are over all clients."""
+    full = quadratics(clients=2, d=2, samples=4, noise=0.4)
+    arrays = (full.x.numpy(), full.y.numpy(), np.repeat([0, 1], 4))
+    empty = normec.Federation.from_arrays(*arrays, empty_clients=[2, 3])
+    model = FlatModel(linear((2,)), half_squares, torch.device("cpu"), torch.float64)
+    one, other = (constants(model, federation, normec.IG(batch_size=2)) for federation in (full, empty))
+    for name in ("infimum", "heterogeneity", "order_heterogeneity"):
+        assert getattr(other, name) == pytest.approx(getattr(one, name) / 2)
+
+
+def test_the_penalty_bends_by_twice_its_strength() -> None:
+    federation = normec.Federation.from_arrays(np.random.default_rng(0).uniform(-1, 1, (12, 3)), np.arange(12) % 2, np.arange(12) % 3)
+    plain, bent = (
+        constants(FlatModel(module, nn.functional.cross_entropy, torch.device("cpu"), torch.float64), federation, normec.GD())
+        for module in (nn.Linear(3, 2), RegularisedLogistic((3,), 2, strength=0.3))
+    )
+    assert pytest.approx(plain.L + 0.6) == bent.L
+
+
 def test_power_iteration_is_above_the_exact_value(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.random.default_rng(0).uniform(-1, 1, (60, 40))
     exact = largest_eigenvalue(features)
@@ -401,9 +526,53 @@ def test_a_run_outside_its_conditions_says_which_and_by_how_much() -> None:
     assert not found["invariant_held"] and found["memory_error_max"] > found["memory_error_first"]
 
 
+class Climbs(normec.FedNormEC):
+    """A subclass is another method."""
+
+    def server(self, state: Any, mean: torch.Tensor, rate: float) -> Any:
+        direction, state = super().server(state, mean, rate)
+        return -direction, state
+
+
+def test_a_runs_bound_is_that_of_its_own_numbers() -> None:
+    """From M = 7 of which one holds nothing, p = ½, 30 rounds, the noise and T, written out."""
+    base = quadratics(clients=6, d=3, smoothness=1.0, heterogeneity=0.2)
+    data = normec.Federation.from_arrays(base.x.numpy(), base.y.numpy(), np.repeat(np.arange(6), 10), empty_clients=[6])
+    run = checked(
+        data=data, algorithm=normec.FedNormEC(alpha=1.0, beta=0.5, server_lr=1e-3, server_normalize=True), participation=normec.Poisson(0.5),
+        privacy=normec.Privacy(trust="local", noise_multiplier=2.0), local=normec.GD(steps=4, lr=0.3),
+    )  # fmt: skip
+    found = run.summary["theory"]
+    F, D, R = run.metrics[0]["train_loss"] * 6 / 7 - 0.2 * 6 / 7, found["constants"]["D"], found["constants"]["R"]
+    spread = 2 * 0.25 / 0.5 + 2 * 0.5 + 2 * 3 * 4.0 / 0.5
+    right = 3 * F / (30 * 1e-3) + 2 * R + 2 * math.sqrt(0.25 * spread * 30 / 7) + 1e-3 / 2 + 0.3 * 8 * math.sqrt(2) * math.sqrt(D)
+    assert found["bound"]["paper"]["total"] == pytest.approx(right, rel=1e-6)
+    assert max(0.2 * 6 / 7, (1e-3 * 0.3 * 4 * math.sqrt(2) * 30) ** 2) == pytest.approx(D, rel=1e-6)
+
+
+def test_a_contradiction_is_never_called_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normec.theory import certificate as module
+
+    true = constants(FlatModel(linear((3,)), half_squares, torch.device("cpu"), torch.float64), quadratics(clients=6, d=3), normec.GD())
+    monkeypatch.setattr(module, "constants", lambda *arguments: replace(true, L=0.05))
+    found = checked(algorithm=normec.FedNormEC(alpha=1.0, beta=0.5, server_lr=0.05, server_normalize=True)).summary["theory"]
+    assert found["verdict"] == "contradicted" and "above L" in found["reasons"][-1]
+
+
+def test_a_start_at_the_gradients_is_the_best_and_is_certified() -> None:
+    """‖v_i⁰ − g_i(x⁰)‖ = 0: any R above is admissible, and the smallest that η allows is taken."""
+    algorithm = normec.FedNormEC(alpha=1.0, beta=0.5, server_lr=0.05, server_normalize=True, init="local")
+    found = checked(algorithm=algorithm).summary["theory"]
+    assert found["verdict"] == "conditions met" and found["invariant_held"]
+    assert found["constants"]["R"] == pytest.approx(2 * 0.05 / (0.25 - 0.1), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("choices", "reason"),
     [
+        ({"algorithm": Climbs(server_normalize=True)}, "not"),
+        ({"privacy": normec.Privacy(trust="secagg", min_honest=2, noise_multiplier=0.1), "participation": normec.Poisson(0.5)}, "given up"),
+        ({"privacy": normec.Privacy(trust="local", noise_multiplier=1.0, client_limit=8.0)}, "client_limit"),
         ({"algorithm": normec.FedNormEC()}, "plain server step"),
         ({"algorithm": normec.FedNormEC(server_normalize=True, lazy=True)}, "lazy"),
         ({"algorithm": normec.Clip21()}, "not clip21"),
@@ -417,6 +586,23 @@ def test_a_run_outside_its_conditions_says_which_and_by_how_much() -> None:
 def test_runs_outside_the_theorems_say_why(choices: dict[str, Any], reason: str) -> None:
     found = checked(**choices).summary["theory"]
     assert found["verdict"] == "outside the theorems" and any(reason in each for each in found["reasons"]) and "bound" not in found
+
+
+def test_broken_clients_and_losses_are_outside() -> None:
+    data = quadratics(clients=3, d=2, samples=4)
+    x, y = data.x.numpy().copy(), data.y.numpy().copy()
+    y[0] = 1e200
+    broken = normec.Federation.from_arrays(x, y, np.repeat(np.arange(3), 4))
+    private = normec.Privacy(trust="central", noise_multiplier=0.1)
+    found = checked(data=broken, privacy=private).summary["theory"]
+    assert found["verdict"] == "outside the theorems" and any("not finite" in reason for reason in found["reasons"])
+    whole = normec.Federation.from_arrays(x, np.full(12, 1e200), np.repeat(np.arange(3), 4))
+    found = checked(data=whole, privacy=private).summary["theory"]
+    assert found["verdict"] == "outside the theorems" and found["gradient_norm_min"] is None
+    negative = checked(
+        loss=lambda out, y: -half_squares(out, y), rounds=3, algorithm=normec.FedNormEC(server_normalize=True, server_lr=1e-4)
+    )
+    assert any("negative" in reason for reason in negative.summary["theory"]["reasons"])
 
 
 def test_neural_networks_are_estimated() -> None:
@@ -450,11 +636,23 @@ def test_the_regularised_logistic_problem_runs_on_a_data_file(command: Command) 
     assert json.loads(Path("r/summary.json").read_text())["theory"]["constants"]["how"] == "bounded from above for softmax regression"
 
 
-def test_a_resumed_run_has_the_same_verdict(tmp_path: Path) -> None:
-    whole = checked(out=tmp_path / "a")
+@pytest.mark.parametrize("kind", ["certified", "estimated", "with dropout"])
+def test_a_resumed_run_has_the_same_verdict(tmp_path: Path, kind: str) -> None:
+    layers = [
+        nn.Flatten(),
+        nn.Linear(3, 4),
+        nn.Tanh(),
+        *([nn.Dropout(0.3)] if kind == "with dropout" else []),
+        nn.Linear(4, 1),
+        nn.Flatten(0),
+    ]
+    choices: dict[str, Any] = (
+        {} if kind == "certified" else {"model": lambda: nn.Sequential(*[__import__("copy").deepcopy(layer) for layer in layers])}
+    )
+    whole = checked(out=tmp_path / "a", **choices)
     with pytest.raises(OSError, match="stopped"):
-        checked(out=tmp_path / "b", observer=FailsAt(11))
-    resumed = checked(out=tmp_path / "b", resume=True)
+        checked(out=tmp_path / "b", observer=FailsAt(11), **choices)
+    resumed = checked(out=tmp_path / "b", resume=True, **choices)
     assert resumed.summary["theory"] == whole.summary["theory"]
     np.testing.assert_array_equal(checkpoint_of(resumed)["x"], checkpoint_of(whole)["x"])
 

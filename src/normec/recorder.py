@@ -104,6 +104,8 @@ class Recorder:
         if self._ledger and (pending := self._ledger.pending()) and pending[0] < state.rounds_done:
             self._ledger.release(pending[0])  # the checkpoint holds it already
         self._count_exposure(state)
+        if self.plan.experiment.theory.check:
+            self._last_gradient = state.x, self._gradient(state)
         return True
 
     def budget_is_spent(self, k: int) -> bool:
@@ -263,10 +265,15 @@ class Recorder:
         seen = statistics.summary(remembers) if statistics else None
         if not self.plan.experiment.theory.check:
             return seen
-        found = gradient(self.plan.model, state.x, self.plan.federation)
+        found = self._gradient(state)
         smoothness = smoothness_seen(state.x, found, self._last_gradient)
         self._last_gradient = state.x, found
-        return {**(seen or {}), "gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
+        measured = {"gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
+        return {**(seen or {}), **{name: value if value is None or math.isfinite(value) else None for name, value in measured.items()}}
+
+    def _gradient(self, state: State) -> Tensor:
+        seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.x.device)
+        return gradient(self.plan.model, state.x, self.plan.federation)
 
     def _scores(self, state: State) -> dict[str, float | None]:
         """The losses, or nulls in a round that is not evaluated."""

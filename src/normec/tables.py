@@ -151,11 +151,13 @@ def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
 def plan_table(found: dict[str, Any]) -> Table:
     """The chosen parameters beside the corollary's, and their bounds term by term."""
     table = Table(title="Plan", title_justify="left")
-    for name in ("", "chosen", f"corollary {found['corollary']['number']}"):
+    closed = found["corollary"]
+    both = [found["chosen"], closed] if closed else [found["chosen"]]
+    title = f"corollary {closed['number']}" if closed and closed["number"] else "closed form"
+    for name in ("", "chosen", *([title] if closed else [])):
         table.add_column(name, no_wrap=True)
-    both = found["chosen"], found["corollary"]
     names = {"local_lr": "γ (local.lr)", "beta": "β (beta)", "server_lr": "η (server_lr)", "alpha": "α (alpha)", "start": "R"}
-    for key, name in names.items():
+    for key, name in (names | {"heterogeneity": "D"}).items():
         table.add_row(name, *(number(each[key], ".4g") for each in both))
     for form in ("paper", "sharper"):
         table.add_section()
@@ -172,12 +174,16 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     if found["epsilon"] is not None:
         noise = f"noise multiplier {found['noise_multiplier']:.5g} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
         lines.append(f"{noise}, trust {found['trust']}")
-    broken = [c["name"] for c in found["corollary"]["conditions"] if not c["holds"]]
     lines.append("every condition of the theorem holds for the chosen parameters")
+    closed = found["corollary"]
+    broken = [c["name"] for c in closed["conditions"] if not c["holds"]] if closed else []
     if broken:
-        lines.append(f"warning: the corollary's closed form breaks {'; '.join(broken)}: its bound does not apply")
-    rate = found["corollary"]["rate"]
-    lines.append(f"predicted rate: O(K^−{rate:.3g})" if rate else "predicted rate: none in K; the bound tends to the private utility")
+        lines.append(f"warning: the closed form breaks {'; '.join(broken)}: its bound does not apply")
+    if closed is None:
+        lines.append("predicted rate: none in K; 2R stays")
+    else:
+        utility = "predicted rate: none in K; the bound tends to the private utility"
+        lines.append(f"predicted rate: O(K^−{closed['rate']:.3g})" if closed["rate"] else utility)
     lines += [f"{name}: {total:.4g} (sharper form)" for name, total in found["more"].items()]
     return [*lines, *found["notes"]]
 

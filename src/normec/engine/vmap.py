@@ -80,6 +80,8 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     except FAILURES as error:
         return " ".join(str(error).split())[:200].rstrip(".")
     Loop().updates(model, x, tasks, 0, expected)
+    if not bool(expected.isfinite().all()):
+        return "its first updates are not finite"
     scale = float(expected.abs().max())
     return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
 

@@ -175,7 +175,8 @@ class Corollary(NamedTuple):
 def corollary(s: Setting) -> Corollary:
     """The paper's choice of β, γ, η (and for no noise R) that fits a setting, with its β, γ, R as the constants at K = 0.
 
-    Without noise: Corollary 4 (T = 1), 2 (T > 1) and 5 (IG): O((K + 1)^−1/6) and O((K + 1)^−1/8). With noise: Corollaries 1, 3
+    Without noise: for p = 1 and T = 1 (number 0: Section 5.1 of the paper) O(1/√(K + 1)); else Corollary 4 (T = 1), 2 (T > 1) and
+    5 (IG): O((K + 1)^−1/6) and O((K + 1)^−1/8). With noise: Corollaries 1, 3
     and 6, where σ ∝ √(K + 1) makes β ∝ 1/(K + 1). Here p, M, d, α, L, F, D and σ are those of the setting.
     """
     n = s.K + 1
@@ -184,6 +185,8 @@ def corollary(s: Setting) -> Corollary:
         spread = 2 * s.noise_per_client / s.p
         beta = math.sqrt(3 * (s.alpha + s.R) * s.F / (gamma * s.R)) * (s.M / (spread * n)) ** 0.25 / math.sqrt(n)
         chosen, number, rate = replace(s, gamma=gamma, beta=beta), 6 if s.method == "ig" else 3 if s.drifts else 1, 0.0
+    elif s.p == 1 and not s.drifts:
+        chosen, number, rate = replace(s, gamma=gamma, R=s.R / math.sqrt(n)), 0, 1 / 2
     elif s.drifts:
         chosen = replace(s, gamma=gamma * n ** (-1 / 8), beta=s.beta * n ** (-5 / 8), R=s.R * n ** (-1 / 8))
         number, rate = 5 if s.method == "ig" else 2, 1 / 8

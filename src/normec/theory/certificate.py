@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from normec.algorithms import Descent, FedNormEC
+from normec.algorithms import AlphaNormEC, Descent, FedNormEC
 from normec.experiment import Plan
 from normec.theory.bounds import FORMS, Setting, bound, conditions
 from normec.theory.constants import Constants, constants
@@ -20,34 +20,40 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """The verdict on a run from its metrics, which hold ‖∇f(x^k)‖ and max_i ‖g_i(x^k) − v_i^k‖ of every round.
 
     verdict: "conditions met" (the theorem applies), "conditions not met" (which, by how much), "estimated" (for a model whose
-    constants are not proven), or "outside the theorems" (why).
+    constants are not proven), "outside the theorems" (why), or "contradicted", which would be a fault of this library.
     """
     seen = [row["simulation_only"] or {} for row in metrics]
     gradients = [each["gradient_norm"] for each in seen[:-1] if each.get("gradient_norm") is not None]
     errors = [each["memory_error"] for each in seen[1:] if each.get("memory_error") is not None]
-    reasons = outside(plan)
+    reasons = outside(plan) + _happened(metrics, seen, gradients, errors)
     found: dict[str, Any] = {
         "simulation_only": True,
-        "verdict": "outside the theorems" if reasons else "",
+        "verdict": "outside the theorems",
         "reasons": reasons,
         "gradient_norm_min": min(gradients, default=None),
         "memory_error_first": errors[0] if errors else None,
         "memory_error_max": max(errors, default=None),
         "invariant_held": max(errors) <= errors[0] * (1 + ROUNDING) if errors else None,
     }
-    if reasons or not errors:
+    if reasons:
         return found
     known = constants(plan.model, plan.federation, plan.experiment.local)
-    setting = _setting(plan, known, metrics, R=errors[0], smoothness=_smoothness(known, seen))
-    if setting is None:
-        return found | {"verdict": "outside the theorems", "reasons": ["no two models of the run differ, so that no L can be estimated"]}
+    estimates = [each["smoothness_seen"] for each in seen if each.get("smoothness_seen") is not None]
+    smoothness = known.L if known.certified else max(estimates, default=0.0)
+    if not smoothness > 0:
+        return found | {"reasons": ["no L: the features are zero, or no two models of the run differ"]}
+    setting = _setting(plan, known, metrics, errors[0], smoothness)
     tests = conditions(setting)
     failed = [str(test) for test in tests if not test.holds]
     verdict = "conditions not met" if failed else "conditions met"
+    contradictions = [] if failed or not known.certified else _contradictions(setting, max(errors), max(estimates, default=0.0))
+    if contradictions:
+        verdict, failed = "contradicted", contradictions
     return found | {
         "verdict": verdict if known.certified else f"estimated: {verdict}",
         "reasons": failed,
         "theorem": 2 if setting.method == "ig" else 1,
+        "invariant_held": max(errors) <= setting.R * (1 + ROUNDING),
         "conditions": [str(test) for test in tests],
         "bound": {form: {**bound(setting, form)._asdict(), "total": bound(setting, form).total} for form in FORMS},
         "constants": {
@@ -63,11 +69,35 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _happened(metrics: list[dict[str, Any]], seen: list[dict[str, Any]], gradients: list[float], errors: list[float]) -> list[str]:
+    """What took a run outside the theorems on its way."""
+    rounds, reasons = len(metrics) - 1, []
+    if len(errors) < rounds:
+        reasons.append(f"{rounds - len(errors)} of {rounds} rounds released nothing, or no client of theirs computed")
+    if any(each.get("dropped") for each in seen):
+        reasons.append("clients whose updates were not finite were left out")
+    if len(gradients) < rounds or metrics[0]["train_loss"] is None:
+        reasons.append("the loss or its gradient was not finite")
+    elif min(row["train_loss"] for row in metrics if row["train_loss"] is not None) < 0:
+        reasons.append("the loss is negative: no lower bound of it is known")
+    return reasons
+
+
+def _contradictions(s: Setting, largest_error: float, seen: float) -> list[str]:
+    """What cannot be where the conditions hold and the constants are right; to be reported as a fault of this library."""
+    found = []
+    if not largest_error <= s.R * (1 + ROUNDING):
+        found.append(f"‖g_i − v_i‖ reached {largest_error:.4g}, above R = {s.R:.4g}")
+    if not seen <= s.L * (1 + 1e-3):
+        found.append(f"a smoothness of {seen:.4g} was seen, above L = {s.L:.4g}")
+    return found
+
+
 def outside(plan: Plan) -> list[str]:
     """Why no theorem here is about a run, whatever its stepsizes; empty where one is."""
     chosen, reasons = plan.experiment, []
     algorithm = chosen.algorithm
-    if not isinstance(algorithm, FedNormEC):
+    if not isinstance(algorithm, FedNormEC) or type(algorithm) not in (FedNormEC, AlphaNormEC):
         return [f"the theorems are about fed-normec and alpha-normec, not {algorithm.name}"]
     if algorithm.lazy:
         reasons.append("the lazy variant")
@@ -77,10 +107,15 @@ def outside(plan: Plan) -> list[str]:
         reasons.append(f"the server optimizer {chosen.server.optimizer}")
     if chosen.local.method not in ("gd", "ig") or (chosen.local.method == "ig" and chosen.local.steps != 1):
         reasons.append(f"the local method {chosen.local.method} with {chosen.local.steps} steps (gd, or ig with one pass)")
-    if chosen.local.method == "ig" and bool((plan.federation.sizes % chosen.local.batch_size).any()):
+    sizes, batch = plan.federation.sizes, chosen.local.batch_size
+    if chosen.local.method == "ig" and bool(((sizes > batch) & (sizes % batch > 0)).any()):
         reasons.append("mini-batches of unequal size, which the theorem's f_i weighs alike (choose a local.batch_size that divides)")
-    if chosen.participation.scheme == "fixed":
+    if plan.mechanism.sampling == "fixed":
         reasons.append("cohorts of a fixed size")
+    if chosen.privacy.client_limit is not None:
+        reasons.append("clients that fall silent at client_limit")
+    if plan.mechanism.trust == "secagg" and plan.mechanism.sampling != "full":
+        reasons.append("rounds that may be given up (trust secagg with partial participation)")
     return reasons
 
 
@@ -93,34 +128,30 @@ def lines(found: dict[str, Any]) -> list[str]:
         text.append(f"{measured}; Theorem {found['theorem']} bounds its expectation by {totals}")
     if found["invariant_held"] is not None:
         held = "in every round" if found["invariant_held"] else f"not always: up to {found['memory_error_max']:.4g}"
-        text.append(f"theory: ‖g_i − v_i‖ <= R = {found['memory_error_first']:.4g} held {held} (in simulation only)")
+        R = found.get("constants", {}).get("R", found["memory_error_first"])
+        text.append(f"theory: ‖g_i − v_i‖ <= R = {R:.4g} held {held} (in simulation only)")
     return text
 
 
-def _smoothness(known: Constants, seen: list[dict[str, Any]]) -> float:
-    estimates = [each["smoothness_seen"] for each in seen if each.get("smoothness_seen") is not None]
-    return known.L if known.certified else max(estimates, default=math.nan)
-
-
-def _setting(plan: Plan, known: Constants, metrics: list[dict[str, Any]], R: float, smoothness: float) -> Setting | None:
-    """The run as the theorems see it, with the smallest D >= Δ^inf that the drift's condition allows."""
+def _setting(plan: Plan, known: Constants, metrics: list[dict[str, Any]], error: float, smoothness: float) -> Setting:
+    """The run as the theorems see it, with the smallest D >= Δ^inf and R >= max ‖v_i⁰ − g_i(x⁰)‖ that η's conditions allow."""
     chosen, mechanism = plan.experiment, plan.mechanism
-    if not smoothness > 0 or not isinstance(chosen.algorithm, FedNormEC):
-        return None
+    algorithm = chosen.algorithm.table()
     filled = float(np.mean(plan.federation.sizes > 0))
-    eta, gamma, n = chosen.algorithm.server_lr, chosen.local.lr, mechanism.rounds
-    method = "ig" if chosen.local.method == "ig" else "gd"
+    eta, gamma, rounds = algorithm["server_lr"], chosen.local.lr, len(metrics) - 1
+    alpha, beta, method = algorithm["alpha"], algorithm["beta"], chosen.local.method
     drifts = method == "ig" or chosen.local.steps > 1
-    needed = (eta * gamma * 4 * smoothness * math.sqrt(2 * smoothness) * n) ** 2 if drifts else 0.0
+    needed = (eta * gamma * 4 * smoothness * math.sqrt(2 * smoothness) * rounds) ** 2 if drifts else 0.0
+    allowed = 2 * eta * alpha / (gamma * beta - 2 * eta) if gamma * beta > 2 * eta else 0.0
     return Setting(
-        K=n - 1,
+        K=rounds - 1,
         M=mechanism.clients,
         p=mechanism.rate,
         eta=eta,
         gamma=gamma,
-        alpha=chosen.algorithm.alpha,
-        beta=chosen.algorithm.beta,
-        R=max(R, 1e-300),
+        alpha=alpha,
+        beta=beta,
+        R=max(error, allowed, 1e-300),
         L=smoothness,
         F=max(metrics[0]["train_loss"] * filled - known.infimum, 0.0),
         heterogeneity=max(known.heterogeneity, needed),
@@ -129,5 +160,5 @@ def _setting(plan: Plan, known: Constants, metrics: list[dict[str, Any]], R: flo
         sigma=mechanism.noise_std,
         trust=mechanism.trust,
         steps=chosen.local.steps,
-        method=method,  # type: ignore[arg-type]
+        method="ig" if method == "ig" else "gd",
     )

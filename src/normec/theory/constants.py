@@ -15,12 +15,11 @@ from torch.nn import functional
 from normec.data import Federation
 from normec.local import LocalMethod
 from normec.models import FlatModel
+from normec.theory.problems import RegularisedLogistic, half_squares
 
 LARGEST_EXACT = 2000
 """Order of the largest matrix whose eigenvalues are computed; beyond, power iteration and a margin."""
 POWER_ITERATIONS, MARGIN = 200, 1.05
-WEIGHTS = {"half_squares": 1.0, "mse_loss": 2.0}
-"""Of squared losses, by name: what multiplies (1/2n) ‖Ax − b‖²."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +43,33 @@ def constants(model: FlatModel, federation: Federation, local: LocalMethod) -> C
     """The constants of a run's problem, or `UNKNOWN` where nothing is proven about its model.
 
     A linear model with the cross-entropy loss: L_i = ½ λ_max(AᵀA/n), A the client's features with a one for the bias, since
-    diag(p) − ppᵀ <= ½ I; zero bounds every loss from below, so that Δ^inf = 0. With squared losses everything is exact. A
-    module's `penalty` adds its `penalty_smoothness`.
+    diag(p) − ppᵀ <= ½ I; zero bounds every loss from below, so that Δ^inf = 0. `RegularisedLogistic` adds what its penalty bends.
+    With squared losses everything is exact. Recognised by exact types and identity: whatever might compute something else is
+    unknown.
     """
-    layer = _linear_layer(model.module)
-    penalty = getattr(model.module, "penalty", None)
-    curvature = getattr(model.module, "penalty_smoothness", None) if penalty else 0.0
-    if layer is None or curvature is None:
+    layer = _linear_layer(model.module, federation)
+    regularised = type(model.module) is RegularisedLogistic
+    if layer is None or (hasattr(model.module, "penalty") and not regularised):
         return UNKNOWN
     batches = [_batches(federation, client, layer.bias is not None, local) for client in range(len(federation))]
-    blocks = [block for client in batches for block in client]
-    if model.loss is functional.cross_entropy:
-        largest = max(0.5 * largest_eigenvalue(a) for a, _ in blocks)
-        return Constants(largest + curvature, 0.0, 0.0, 0.0, "bounded from above for softmax regression", True)
-    weight = 2.0 if isinstance(model.loss, nn.MSELoss) else WEIGHTS.get(getattr(model.loss, "__name__", ""), 0.0)
-    if not weight or penalty or layer.out_features != 1:
+    if model.loss is functional.cross_entropy and not federation.y.is_floating_point():
+        largest = max(0.5 * largest_eigenvalue(a) for client in batches for a, _ in client)
+        bent = model.module.penalty_smoothness if isinstance(model.module, RegularisedLogistic) else 0.0
+        return Constants(largest + bent, 0.0, 0.0, 0.0, "bounded from above for softmax regression", True)
+    weight = _weight_of_squares(model.loss)
+    one = federation.x[:1].to(model.vector.dtype)
+    shapes_agree = model.outputs(model.vector.clone(), one).shape == federation.y[:1].shape
+    if weight is None or regularised or not shapes_agree:
         return UNKNOWN
     return _least_squares(batches, weight)
+
+
+def _weight_of_squares(loss: object) -> float | None:
+    """What multiplies (1/2n) ‖Ax − b‖² in a squared loss that is known by identity; None for any other."""
+    if loss is half_squares:
+        return 1.0
+    plain = type(loss) is nn.MSELoss and loss.reduction == "mean"
+    return 2.0 if plain or loss is functional.mse_loss else None
 
 
 def _least_squares(batches: list[list[tuple[np.ndarray, np.ndarray]]], weight: float) -> Constants:
@@ -113,14 +122,22 @@ def _batches(federation: Federation, client: int, bias: bool, local: LocalMethod
     return [(features[start : start + size], targets[start : start + size]) for start in range(0, len(features), size)]
 
 
-def _linear_layer(module: nn.Module) -> nn.Linear | None:
-    """The one trainable linear layer of a module that is otherwise made of reshapes, or None."""
-    leaves = [part for part in module.modules() if not list(part.children())]
-    layers = [part for part in leaves if not isinstance(part, nn.Flatten | nn.Identity | nn.Unflatten)]
-    known = type(module) in (nn.Sequential, nn.Linear) or hasattr(module, "penalty_smoothness")
-    if len(layers) != 1 or not isinstance(layers[0], nn.Linear) or not known:
+def _linear_layer(module: nn.Module, federation: Federation) -> nn.Linear | None:
+    """The linear layer of a model that is nothing but A x + b on flattened samples, or None."""
+    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         return None
-    return layers[0] if all(parameter.requires_grad for parameter in layers[0].parameters()) else None
+    parts = [module.layer] if type(module) is RegularisedLogistic else list(module) if type(module) is nn.Sequential else [module]
+    kinds = [type(part) for part in parts]
+    if kinds.count(nn.Linear) != 1 or any(kind not in (nn.Linear, nn.Flatten) for kind in kinds):
+        return None
+    position = kinds.index(nn.Linear)
+    layer = parts[position]
+    if not isinstance(layer, nn.Linear):
+        return None
+    own = {id(parameter) for parameter in layer.parameters() if parameter.requires_grad}
+    whole = own == {id(parameter) for parameter in module.parameters()} and len(own) == 1 + (layer.bias is not None)
+    flat = federation.x.ndim == 2 or position > 0 or type(module) is RegularisedLogistic
+    return layer if whole and flat and layer.in_features == federation.x[0].numel() else None
 
 
 def smoothness_seen(x: torch.Tensor, gradient: torch.Tensor, before: tuple[torch.Tensor, torch.Tensor] | None) -> float | None:

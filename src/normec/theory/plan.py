@@ -52,8 +52,23 @@ class Goal(Settings):
         if (self.trust == "none") != (self.epsilon is None):
             problem = " has no meaning with trust='none'." if self.epsilon is not None else " is missing: give it, or trust='none'."
             raise BadInput("epsilon", problem)
+        self._check_moot()
         if self.rounds == "choose" and self.trust == "none":
             raise BadInput("rounds", "='choose' has no end without privacy: the bound only falls with more rounds. Give a number.")
+
+    def _check_moot(self) -> None:
+        """Refuses keys that would be ignored."""
+        given, advice = self.model_fields_set, "Remove it"
+        if self.trust == "secagg" and self.min_honest is None:
+            raise BadInput("min_honest", " is missing: with trust='secagg' a client hides among the honest. Say how many at least.")
+        if self.min_honest is not None and self.min_honest + self.colluders > self.clients:
+            raise BadInput("min_honest", f"={self.min_honest} with {self.colluders} colluders gives up every round. Lower it.")
+        moot = [(key, "trust='secagg'") for key in ("min_honest", "colluders") if self.trust != "secagg"]
+        moot += [(key, "a trust that is not 'none'") for key in ("delta", "adjacency") if self.trust == "none"]
+        moot += [("order_heterogeneity", "method='ig'")] if self.method == "gd" else [("steps", "method='gd'")]
+        for key, acts in moot:
+            if key in given:
+                raise BadInput(key, f"={getattr(self, key)!r} acts only with {acts}. {advice}, or change that.")
 
     @property
     def chosen_delta(self) -> float:
@@ -65,7 +80,7 @@ class Goal(Settings):
         if self.epsilon is None:
             return 0.0
         participation = Full() if self.rate == 1 else Poisson(rate=self.rate)
-        honest = self.min_honest or max(1, round(self.rate * self.clients) - self.colluders)
+        honest = self.min_honest or 1
         mechanism = Mechanism(self.trust, self.adjacency, 1.0, 0.0, participation, self.clients, rounds, honest, self.colluders)
         return calibrate(mechanism, self.epsilon, self.chosen_delta)
 
@@ -105,7 +120,8 @@ def plan(goal: Goal) -> dict[str, Any]:
     rounds = goal.rounds if isinstance(goal.rounds, int) else _best_rounds(goal)
     sigma = goal.noise(rounds)
     best = minimise(goal.setting(rounds, sigma), free_start=goal.start is None, least=goal.heterogeneity)
-    closed = corollary(goal.setting(rounds, sigma))
+    free = goal.start is None or sigma > 0  # without noise the corollaries choose R too
+    closed = corollary(goal.setting(rounds, sigma)) if free else None
     return {
         "rounds": rounds,
         "delta": goal.chosen_delta if goal.epsilon is not None else None,
@@ -113,7 +129,7 @@ def plan(goal: Goal) -> dict[str, Any]:
         "trust": goal.trust,
         "noise_multiplier": sigma,
         "chosen": _shown(best),
-        "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)},
+        "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)} if closed else None,
         "more": _more(goal, rounds),
         "notes": _notes(goal, best),
     }
@@ -147,14 +163,19 @@ def minimise(start: Setting, free_start: bool = True, least: float = 0.0) -> Set
     closed = corollary(start).setting
     candidates = [start, closed] if free_start or closed.R == start.R else [start]
     ends = []
-    for beta, R, gamma in itertools.product((-4.0, -1.0, 2.0), (-4.0, -1.0), (0.0, -3.0)):
-        first = np.array([math.log(start.alpha) + beta, R, gamma, -3.0, 0.0])
+    scales = (-3.0, 0.0, 3.0) if start.drifts else (0.0,)
+    for beta, R, gamma, extra in itertools.product((-4.0, -1.0, 2.0, None), (-4.0, -1.0, 1.0), (0.0, -3.0), scales):
+        first = np.array([0.0 if beta is None else math.log(start.alpha) + beta, R, gamma, extra, 0.0])
+        if beta is None:  # of the size of R, where α is small beside it
+            first[0] = math.log(setting(first).R)
         first[4] = math.log(largest_eta(setting(first)))
-        ends.append(minimize(objective, first, method="SLSQP", constraints={"type": "ineq", "fun": slack}, options={"maxiter": 500}).x)
-    best = min(ends, key=lambda logs: penalised(logs))
-    for _ in range(3):  # past the kinks of the conditions, where a smooth method stops
-        best = minimize(penalised, best, method="Nelder-Mead", options={"maxiter": 1500, "xatol": 1e-9, "fatol": 1e-12}).x
-    candidates += [_feasible(setting(logs)) for logs in (*ends, best)]
+        ends.append(minimize(objective, first, method="SLSQP", constraints={"type": "ineq", "fun": slack}, options={"maxiter": 300}).x)
+    ends.sort(key=penalised)
+    for index in range(2):  # past the kinks of the conditions, where a smooth method stops
+        for _ in range(3):
+            options = {"maxiter": 1500, "xatol": 1e-9, "fatol": 1e-12}
+            ends[index] = minimize(penalised, ends[index], method="Nelder-Mead", options=options).x
+    candidates += [_feasible(setting(logs)) for logs in ends]
     return min((s for s in candidates if all(c.holds for c in conditions(s))), key=lambda s: bound(s, "sharper").total)
 
 
@@ -173,8 +194,11 @@ def _best_rounds(goal: Goal) -> int:
 
 def _more(goal: Goal, rounds: int) -> dict[str, float]:
     """The smallest sharper bounds for twice the clients and twice the rounds, at the same ε."""
-    found = {}
-    for name, changed, k in (("twice the clients", {"clients": 2 * goal.clients}, rounds), ("twice the rounds", {}, 2 * rounds)):
+    found, fixed = {}, goal.chosen_delta if goal.epsilon is not None else None
+    for name, changed, k in (
+        ("twice the clients", {"clients": 2 * goal.clients, "delta": fixed}, rounds),
+        ("twice the rounds", {}, 2 * rounds),
+    ):
         other = goal.model_copy(update=changed)
         setting = other.setting(k, other.noise(k))
         found[name] = bound(minimise(setting, goal.start is None, goal.heterogeneity), "sharper").total
