@@ -11,7 +11,7 @@ from normec.compressors import Compressed
 
 @register("ef21")
 class EF21(Compressed, ErrorFeedback):
-    """Error feedback with compression: Δ_i = C(g_i − v_i), v_i ← v_i + Δ_i, x ← x − η v̂ with v̂ the mean of the v_i.
+    """Error feedback with compression, Algorithm 2: Δ_i = C(g_i − v_i), v_i ← v_i + Δ_i, x ← x − η v̂, v̂ the mean of the v_i.
 
     compressor, k: C, a contraction: "top-k", "rand-k" or "natural". server_lr: η. Not private: a message has no bound.
 

@@ -11,7 +11,7 @@ from normec.compressors import Compressed
 
 @register("ef21-sgdm")
 class EF21SGDM(Compressed, MomentumErrorFeedback):
-    """EF21 on a momentum estimate: m_i ← (1 − μ) m_i + μ g_i, Δ_i = C(m_i − v_i), v_i ← v_i + Δ_i, x ← x − η v̂.
+    """EF21 on a momentum estimate, Algorithm 1: m_i ← (1 − μ) m_i + μ g_i, Δ_i = C(m_i − v_i), v_i ← v_i + Δ_i, x ← x − η v̂.
 
     compressor, k: C, a contraction. momentum: μ in (0, 1], the weight of the new gradient (the paper's η); 1 gives EF21.
     server_lr: η. m_i starts at zero, where the paper takes a first gradient. Not private: a message has no bound.

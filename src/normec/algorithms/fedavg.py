@@ -11,7 +11,7 @@ from normec.operators import Identity
 
 @register("fedavg")
 class FedAvg(Averaging):
-    """The mean of the local models: x ← x − η (1 / pM) Σ_{i ∈ S} (x − T_i(x)); with η = 1 and p = 1 it is their average.
+    """The mean of the local models, Algorithm 1: x ← x − η (1 / pM) Σ_{i ∈ S} (x − T_i(x)); with η = 1 and p = 1 it is their average.
 
     Clients count alike: f is the mean of the f_i. Not private: a message has no bound.
 

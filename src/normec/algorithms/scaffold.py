@@ -14,9 +14,9 @@ from normec.operators import Identity, Operator
 class Scaffold(Algorithm):
     """Control variates c_i correct the drift of the local steps, Algorithm 1 with Option II.
 
-        y ← y − (γ / T_i) (∇f_i(y) + c − c_i)      T_i times from x, each client counting its own steps
-        m_i = (x − y) / γ − c,   c_i ← c_i + m_i   (the paper's c_i⁺ = c_i − c + (x − y) / (T_i η_l))
-        x ← x − η (c + mean of the m_i),   c ← c + (1 / M) Σ_{i ∈ S} m_i
+        y ← y − (γ / T_i) (∇f_i(y) + c − c_i)      (3): T_i times from x, each client counting its own steps
+        m_i = (x − y) / γ − c,   c_i ← c_i + m_i   (4): the paper's c_i⁺ = c_i − c + (x − y) / (T_i η_l)
+        x ← x − η (c + mean of the m_i),   c ← c + (1 / M) Σ_{i ∈ S} m_i      (5)
 
     One message m_i serves both steps of the server, since the paper's y_i − x is −γ (m_i + c); c goes down with the model.
     The mean divides by pM, where the paper has the realised number of participants: equal where that is fixed.
