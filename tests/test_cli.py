@@ -166,3 +166,40 @@ def test_every_sampling_and_adjacency_trains_within_its_epsilon(command: Command
     summary = json.loads(Path("run/summary.json").read_text())
     assert 7.99 <= summary["epsilon"] <= 8 and summary["sampling"] == scheme and summary["adjacency"] == adjacency
     assert summary["sensitivity"] == (2 if adjacency == "replace-one" else 1)
+
+
+def test_what_a_reader_should_notice_in_a_result(command: Command) -> None:
+    """A loss that rose again, a client that spent more than the claim before sampling, a column that says nothing."""
+    done = command("train", "algorithm.name=dp-scaffold", "algorithm.clip_norm=0.3", "algorithm.server_lr=1")
+    assert done.code == 0 and "warning: the training loss rose again, from" in done.out
+    done = command("train", "privacy.trust=local", "rounds=3")
+    assert "the client that took part most spent" in done.out and "privacy.client_limit=8 would keep every client within" in done.out
+    Path("t.csv").write_text("a,hospital,label\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(40)))
+    done = command("train", "data.source=t.csv", "data.client_column=hospital", "data.clients=4", "rounds=1")
+    assert "warning: the samples are dealt to 4 clients (iid); the column 'hospital' does not say who holds what" in done.out
+
+
+def test_a_setting_without_its_section_is_found(command: Command) -> None:
+    assert "Did you mean privacy.epsilon?" in command("train", "epsilon=4").err
+    assert "Did you mean local.lr?" in command("train", "lr=4").err
+
+
+def test_the_ledger_answers_first(command: Command) -> None:
+    command("train", "rounds=3", "--out", "r")
+    assert "spent: ε = 8.000 at δ = 1e-05, trust central" in command("ledger", "r").out
+
+
+def test_privacy_says_which_min_honest_it_assumes(command: Command) -> None:
+    assert "secagg: min_honest = 50, the expected number of participants, is assumed" in command("privacy", "epsilon=8").out
+    assert "is assumed" not in command("privacy", "epsilon=8", "min_honest=20").out
+
+
+def test_defaults_of_private_methods_learn(command: Command) -> None:
+    """Untuned, at ε = 8 on the demo: none rises above its start."""
+    import json
+
+    names = "fed-normec,alpha-normec,clip21,clip21-sgd2m,dp-fedavg-clip,dp-fedavg-norm,dp-normfedavg,dp-sgd,dp-scaffold"
+    done = command("compare", "--algorithms", names, "--seeds", "1", "engine.eval_every=60", "--json")
+    rows = json.loads(done.out)
+    assert {row["algorithm"]: row["test_accuracy"] for row in rows if not row["test_accuracy"] > 0.8} == {}
+    assert not any(row["rose"] for row in rows)

@@ -70,7 +70,7 @@ def test_tuning_takes_the_best_of_the_grid_on_another_seed(monkeypatch: pytest.M
         seen.append((config.schedule.seed, settings["clip_norm"], settings["server_lr"]))
         accuracy = 1.0 if len(seen) == 6 else 0.5
         keys = ("train_loss", "transmissions", "bytes_up", "bytes_down")
-        return {"promise": {}, "summary": {"test_accuracy": accuracy, **dict.fromkeys(keys, None)}, "curve": []}
+        return {"promise": {}, "summary": {"test_accuracy": accuracy, **dict.fromkeys(keys, None)}, "curve": [], "rose": False}
 
     monkeypatch.setattr(module, "_outcome", outcome)
     (row,) = Comparison({}, ("clip21",), seeds=2, tries=9).rows()
@@ -140,9 +140,9 @@ def test_a_diverged_run_is_reported(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
-        ([], ["algorithms", "at least one"]),
+        ([], ["algorithms", "names none", "--algorithms A,B"]),
         (["--algorithms", "clip12"], ["algorithms='clip12' is not known", "clip21"]),
-        (["--algorithms", "clip21,clip21"], ["each once"]),
+        (["--algorithms", "clip21,clip21"], ["Name each once"]),
         (["--algorithms", "clip21,fedavg"], ["fedavg", "privacy.trust=none"]),
         (["--algorithms", "clip21", "--tune", "--tries", "5"], ["tries=5", "square"]),
         (["--algorithms", "clip21", "clip21.clip=3"], ["clip", "clip_norm"]),
@@ -154,7 +154,7 @@ def test_a_diverged_run_is_reported(command: Command) -> None:
         (["--algorithms", "dp-sgd", "local=3"], ["local=3", "section"]),
         (["--algorithms", "clip21,ef21", "ef21.k=100000", "privacy.trust=none"], ["algorithm.k=100000", "650 parameters"]),
         (["--algorithms", "clip21", "--tries", "16"], ["tries=16", "--tune"]),
-        (["--algorithms", "clip21,normec.algorithms.clip21:Clip21"], ["each once"]),
+        (["--algorithms", "clip21,normec.algorithms.clip21:Clip21"], ["Name each once"]),
     ],
 )  # fmt: skip
 def test_bad_comparisons(command: Command, arguments: list[str], texts: list[str]) -> None:

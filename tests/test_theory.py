@@ -332,6 +332,18 @@ def test_plan_command(command: Command) -> None:
         assert refused.code == 2 and word in refused.err
 
 
+def test_a_plan_is_a_run_that_meets_the_conditions(command: Command) -> None:
+    """The last line of a plan, on quadratics with the constants that it was made for."""
+    planned = command(
+        "plan", "trust=none", "clients=10", "rate=1", "parameters=5", "smoothness=1", "gap=2", "rounds=30", "alpha=0.5", "--json"
+    )
+    arguments = json.loads(planned.out)["run"].split()[2:]
+    where = "normec.theory.problems"
+    problem = [f"data.source={where}:quadratics", f"model.name={where}:linear", f"model.loss={where}:half_squares", "theory.check=true"]
+    done = command("train", *problem, *arguments, "engine.dtype=float64")
+    assert done.code == 0 and "theory: conditions met" in done.out, (done.out, done.err)
+
+
 def test_quadratics_have_the_chosen_constants() -> None:
     federation = quadratics(clients=7, d=4, smoothness=3.0, heterogeneity=0.7, samples=9, noise=0.5)
     model = FlatModel(linear((4,)), half_squares, torch.device("cpu"), torch.float64)
@@ -630,7 +642,11 @@ def test_the_regularised_logistic_problem_runs_on_a_data_file(command: Command) 
         "algorithm.beta=0.5", "participation.rate=1", "rounds=10", "--out", "r",
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert "theory: conditions met" in done.out and "Theorem 1 bounds its expectation" in done.out and "in simulation only" in done.out
+    assert (
+        "theory: conditions met" in done.out
+        and "Theorem 1 bounds the expectation of the smallest by" in done.out
+        and "in simulation only" in done.out
+    )
     loss = json.loads(Path("r/metrics.jsonl").read_text().splitlines()[0])["train_loss"]
     assert loss == pytest.approx(math.log(2))  # at zero weights the penalty is zero
     assert json.loads(Path("r/summary.json").read_text())["theory"]["constants"]["how"] == "bounded from above for softmax regression"

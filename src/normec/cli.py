@@ -61,7 +61,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from rich.console import Console
 
     from normec.config import resolve
-    from normec.console import ConsoleObserver, progress
+    from normec.console import ConsoleObserver, progress, say
     from normec.engine import Ranks
     from normec.experiment import prepare
     from normec.folder import RunFolder
@@ -93,7 +93,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     console.print(result_table(result))
     theory = lines(result.summary["theory"]) if result.summary["theory"] else []
     for line in [*warnings(result), *theory, result.summary["claim"]]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 @app.command()
@@ -111,7 +111,7 @@ def privacy(
     from rich.console import Console
 
     from normec.config import parse_assignments
-    from normec.console import progress
+    from normec.console import progress, say
     from normec.privacy.table import Query, notes, rows
     from normec.tables import privacy_table
 
@@ -124,7 +124,7 @@ def privacy(
     console = Console()
     console.print(privacy_table(found))
     for line in notes(query):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 @app.command()
@@ -134,10 +134,11 @@ def ledger(
     """Verify a run's privacy ledger, and say what it has spent."""
     from rich.console import Console
 
+    from normec.console import say
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
     from normec.privacy.table import of_ledger
-    from normec.tables import ledger_lines, privacy_table
+    from normec.tables import ledger_lines, privacy_table, spent_line
 
     folder = RunFolder(run)
     if not folder.ledger.exists():
@@ -147,9 +148,11 @@ def ledger(
         raise BadInput("DIR", f"={str(run)!r} holds a ledger without a whole line: its run was killed before its first round. Resume it.")
     console = Console()
     for line in ledger_lines(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     if found.counted():
-        console.print(privacy_table(of_ledger(found), title="These releases, with this noise, under each trust model"))
+        table = of_ledger(found)
+        say(console, spent_line(table[0]))
+        console.print(privacy_table(table, title="These releases, with this noise, under each trust model"))
 
 
 @app.command()
@@ -168,7 +171,7 @@ def plan(
     from rich.console import Console
 
     from normec.config import parse_assignments
-    from normec.console import progress
+    from normec.console import progress, say
     from normec.tables import plan_lines, plan_table
     from normec.theory.plan import Goal
     from normec.theory.plan import plan as planned
@@ -182,7 +185,7 @@ def plan(
     console = Console()
     console.print(plan_table(found))
     for line in plan_lines(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 @app.command()
@@ -199,12 +202,13 @@ def algorithms(
         return
     from rich.console import Console
 
+    from normec.console import say
     from normec.tables import algorithm_lines, algorithm_table
 
     console = Console()
     console.print(algorithm_table(rows()))
     for line in algorithm_lines(rows()):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 @app.command()
@@ -225,7 +229,7 @@ def compare(
     """
     import json
 
-    from normec.console import progress, steps
+    from normec.console import progress, say, steps
     from normec.folder import new_folder, write_atomically
     from normec.tables import comparison_notes, comparison_table
 
@@ -247,7 +251,7 @@ def compare(
     console = Console()
     console.print(comparison_table(rows))
     for line in comparison_notes(rows):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 def _comparison(arguments: list[str], names: str, tries: int, seeds: int) -> Comparison:

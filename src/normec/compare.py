@@ -40,7 +40,8 @@ class Comparison:
     def __post_init__(self) -> None:
         kinds = [algorithm_kind("algorithms", name) for name in self.algorithms]
         if len(set(kinds)) != len(kinds) or not kinds:
-            raise BadInput("algorithms", f"={','.join(self.algorithms)!r} must name at least one algorithm, each once.")
+            what = "names one twice. Name each once" if kinds else "names none. Add --algorithms A,B; see normec algorithms"
+            raise BadInput("algorithms", f"={','.join(self.algorithms)!r} {what}.")
         if self.tries and math.isqrt(self.tries) ** 2 != self.tries:
             problem = f"={self.tries} must be a square number, so that one or two tuned settings make the same number of tries."
             raise BadInput("tries", f"{problem} Use 4, 9 or 16.")
@@ -120,6 +121,7 @@ class Comparison:
             "rounds": config.schedule.rounds,
             "seeds": self.seeds,
             "failed": len(ends) - len(done),
+            "rose": any(end["rose"] for end in done),
             "tries": self.tries,
             "tuned_by": "test accuracy" if done and done[0]["summary"]["test_accuracy"] is not None else "training loss",
             "settings": config.algorithm.table(),
@@ -154,7 +156,9 @@ def _outcome(config: RunConfig, curve: bool) -> dict[str, Any]:
         run = execute(plan)
     except TrainingFailed:
         return {"promise": promise, "summary": None, "curve": None}
-    return {"promise": promise, "summary": run.summary, "curve": [row["test_accuracy"] for row in run.metrics]}
+    first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
+    rose = first is not None and last is not None and last > first
+    return {"promise": promise, "summary": run.summary, "curve": [row["test_accuracy"] for row in run.metrics], "rose": rose}
 
 
 def _unlike_default(algorithm: Algorithm) -> Tree:

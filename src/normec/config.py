@@ -20,6 +20,7 @@ from normec.local import LocalMethod, local_from_table
 from normec.models import Model, factory, loss_function
 from normec.participation import Participation, participation_from_table
 from normec.privacy import Privacy
+from normec.settings import Settings
 from normec.streams import Streams
 
 Tree = dict[str, Any]
@@ -54,7 +55,7 @@ class RunConfig:
         root = {key: value for key, value in tree.items() if key not in SECTIONS}
         for key in root:
             if key not in Schedule.model_fields:
-                raise BadInput(key, f" is not a setting. {nearest(key, (*Schedule.model_fields, *SECTIONS))}")
+                raise BadInput(key, f" is not a setting. {_hint(key)}")
         algorithm = algorithm_from_table(tables["algorithm"])
         if algorithm.one_gradient:
             tables["local"] = {"steps": 1, **tables["local"]}
@@ -198,6 +199,15 @@ def _with_default_promise(privacy: Tree) -> Tree:
     if promise["trust"] != "none" and not {"epsilon", "noise_multiplier"} & privacy.keys():
         promise["epsilon"] = 8.0
     return promise
+
+
+def _hint(key: str) -> str:
+    """The section that has a setting of this name, or the nearest name."""
+    groups: dict[str, type[Settings]] = {
+        "data": Data, "model": Model, "local": LocalMethod, "privacy": Privacy, "engine": Engine, "theory": Theory,
+    }  # fmt: skip
+    homes = [f"{section}.{key}" for section, group in groups.items() if key in group.model_fields]
+    return f"Did you mean {' or '.join(homes)}?" if homes else nearest(key, (*Schedule.model_fields, *SECTIONS))
 
 
 def _table(tree: Tree, name: str) -> Tree:

@@ -18,6 +18,11 @@ from normec.tables import number
 LINES_WITHOUT_TERMINAL = 10
 
 
+def say(console: Console, line: str) -> None:
+    """Prints a line as it is; a terminal breaks it between words."""
+    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
 class ConsoleObserver:
     """Live progress in a terminal; about ten plain lines elsewhere."""
 
@@ -43,7 +48,7 @@ class ConsoleObserver:
 
     def started(self, plan: Plan) -> None:
         for line in opening_lines(plan):
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self.console, line)
         self._rounds = plan.mechanism.rounds
         if self.console.is_terminal:  # ended by round() at the last round, or by leaving the context
             self._task = self._progress.add_task("round", total=self._rounds, status="")

@@ -109,7 +109,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     return {
         "claim": privacy_sentence(mechanism, claim, delta, beside),
         "algorithm": plan.experiment.algorithm.name,
-        "convergence": _convergence(plan),
+        "convergence": f"{end.theory['verdict']} (checked)" if end.theory else _convergence(plan),
         "private": private,
         "epsilon": claim.epsilon if private else None,
         "epsilon_by_group_privacy": careful,

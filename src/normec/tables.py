@@ -52,9 +52,17 @@ def warnings(run: Run) -> list[str]:
     lines = []
     if run.summary["clients_at_limit"]:
         lines.append(f"warning: {count(run.summary['clients_at_limit'], 'client')} came to client_limit, and would send nothing more")
+    losses = [(row["train_loss"], row["round"]) for row in run.metrics if row["train_loss"] is not None]
+    least, when = min(losses, default=(0.0, 0))
+    advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
     if first is not None and last is not None and last > first:
-        advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
         lines.append(f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}.")
+    elif last is not None and first is not None and last - least > 0.1 * (first - least):
+        lines.append(f"warning: the training loss rose again, from {least:.4f} in round {when} to {last:.4f}. {advice}.")
+    spent, claim = run.summary["epsilon_realised_max"], run.summary["epsilon"]
+    if spent is not None and claim is not None and spent > claim:
+        remedy = f"privacy.client_limit={claim:.4g} would keep every client within the claim"
+        lines.append(f"note: the claim is the one before sampling; the client that took part most spent ε = {upper(spent)}. {remedy}.")
     return lines
 
 
@@ -73,6 +81,12 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
             bound += f" (clients silent before {row['client_limit']:g})"
         table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])
     return table
+
+
+def spent_line(row: dict[str, Any]) -> str:
+    """The answer of a ledger in one line, from the first row of its table."""
+    bound = "∞: not private" if row["epsilon"] is None else upper(row["epsilon"])
+    return f"spent: ε = {bound} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
 
 
 def ledger_lines(ledger: Ledger) -> list[str]:
@@ -144,6 +158,9 @@ def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
         tries = f"{count(first['tries'], 'configuration')} each, on another seed, by final {first['tuned_by']}"
         lines.append(f"tuned: {tries}; tuning is not accounted")
     lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
+    lines += [f"warning: the training loss of {row['algorithm']} rose" for row in rows if row["rose"]]
+    if not first["tries"]:
+        lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
     lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
     return lines
 
@@ -156,7 +173,8 @@ def plan_table(found: dict[str, Any]) -> Table:
     title = f"corollary {closed['number']}" if closed and closed["number"] else "closed form"
     for name in ("", "chosen", *([title] if closed else [])):
         table.add_column(name, no_wrap=True)
-    names = {"local_lr": "γ (local.lr)", "beta": "β (beta)", "server_lr": "η (server_lr)", "alpha": "α (alpha)", "start": "R"}
+    names = {"local_lr": "γ: local.lr", "beta": "β: algorithm.beta", "server_lr": "η: algorithm.server_lr", "alpha": "α: algorithm.alpha"}
+    names |= {"start": "R"}
     for key, name in (names | {"heterogeneity": "D"}).items():
         table.add_row(name, *(number(each[key], ".4g") for each in both))
     for form in ("paper", "sharper"):
@@ -170,7 +188,7 @@ def plan_table(found: dict[str, Any]) -> Table:
 def plan_lines(found: dict[str, Any]) -> list[str]:
     """What the plan rests on, and what more of something would buy."""
     dominant = found["chosen"]["bound"]["sharper"]["dominant"]
-    lines: list[str] = [f"{count(found['rounds'], 'round')}; the bound is of min_k E‖∇f(x^k)‖, its largest term: {dominant}"]
+    lines: list[str] = [f"{count(found['rounds'], 'round')}; the bound's largest term: {dominant}"]
     if found["epsilon"] is not None:
         noise = f"noise multiplier {found['noise_multiplier']:.5g} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
         lines.append(f"{noise}, trust {found['trust']}")
@@ -185,7 +203,7 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
         utility = "predicted rate: none in K; the bound tends to the private utility"
         lines.append(f"predicted rate: O(K^−{closed['rate']:.3g})" if closed["rate"] else utility)
     lines += [f"{name}: {total:.4g} (sharper form)" for name, total in found["more"].items()]
-    return [*lines, *found["notes"]]
+    return [*lines, *found["notes"], f"as a run: {found['run']}"]
 
 
 def _with_error(mean: float | None, error: float | None, scale: float, form: str, unit: str = "") -> str:

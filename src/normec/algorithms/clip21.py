@@ -7,6 +7,7 @@ from typing import ClassVar
 from normec.algorithms.base import register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import ClipNorm, Clipping
+from normec.settings import Positive
 
 
 @register("clip21")
@@ -25,7 +26,8 @@ class Clip21(ErrorFeedback):
     guarantee: ClassVar[str] = "smooth losses, T = 1, p = 1: O(1/K) of the squared gradient norm without noise; none with noise"
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.5, 50.0)}
 
-    clip_norm: ClipNorm = 0.05
+    server_lr: Positive = 3.0
+    clip_norm: ClipNorm = 0.02
 
     @property
     def operator(self) -> Clipping:

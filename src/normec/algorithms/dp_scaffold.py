@@ -7,6 +7,7 @@ from typing import ClassVar
 from normec.algorithms.base import register
 from normec.algorithms.scaffold import Scaffold
 from normec.operators import ClipNorm, Clipping
+from normec.settings import Positive
 
 
 @register("dp-scaffold")
@@ -25,7 +26,8 @@ class DPScaffold(Scaffold):
     guarantee: ClassVar[str] = "none at client level"
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.1, 10.0)}
 
-    clip_norm: ClipNorm = 0.3
+    server_lr: Positive = 3.0
+    clip_norm: ClipNorm = 0.03
 
     @property
     def operator(self) -> Clipping:

@@ -82,7 +82,15 @@ def load(data: Data, streams: Streams) -> Federation:
     held_out = (x[test], labels[test]) if len(test) else None
     absent = sorted(set(everyone) - set(owners.tolist()))
     federation = Federation.from_arrays(x[train], labels[train], owners, test=held_out, classes=names, empty_clients=absent)
-    return replace(federation, notes=table.notes)
+    return replace(federation, notes=(*table.notes, *_who_holds_what(data)))
+
+
+def _who_holds_what(data: Data) -> tuple[str, ...]:
+    """A warning where a column of clients is named and does not say who holds what."""
+    if data.partition == "column" or data.client_column == "client":
+        return ()
+    dealt = f"warning: the samples are dealt to {data.clients or DEFAULT_CLIENTS} clients ({data.partition})"
+    return (f"{dealt}; the column {data.client_column!r} does not say who holds what. Set data.partition=column for that",)
 
 
 def _read(data: Data) -> Table:

@@ -149,6 +149,9 @@ def notes(query: Query) -> list[str]:
         "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)",
     ]
     lines += [f"warning: {text}" for text in warnings(query)]
+    if query.min_honest is None:
+        honest = query.mechanism("secagg").honest
+        lines.append(f"secagg: min_honest = {honest}, the expected number of participants, is assumed; a sampled round may have fewer")
     if query.client_limit is not None:
         lines.append(f"secagg, local: each client stays silent before its own rounds spend more than client_limit = {query.client_limit:g}")
     if query.noise == "paper":

@@ -30,6 +30,7 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "simulation_only": True,
         "verdict": "outside the theorems",
         "reasons": reasons,
+        "gradient_norm_first": gradients[0] if gradients else None,
         "gradient_norm_min": min(gradients, default=None),
         "memory_error_first": errors[0] if errors else None,
         "memory_error_max": max(errors, default=None),
@@ -124,12 +125,13 @@ def lines(found: dict[str, Any]) -> list[str]:
     text = [f"theory: {found['verdict']}{': ' if found['reasons'] else ''}{'; '.join(found['reasons'])}"]
     if "bound" in found:
         totals = " and ".join(f"{found['bound'][form]['total']:.4g} ({form} form)" for form in FORMS)
-        measured = f"theory: min ‖∇f(x^k)‖ was {found['gradient_norm_min']:.4g}"
-        text.append(f"{measured}; Theorem {found['theorem']} bounds its expectation by {totals}")
+        measured = f"theory: ‖∇f(x^k)‖ fell from {found['gradient_norm_first']:.4g} to {found['gradient_norm_min']:.4g}"
+        would = "bounds" if found["verdict"].endswith("conditions met") else "would, were its conditions met, bound"
+        text.append(f"{measured}; Theorem {found['theorem']} {would} the expectation of the smallest by {totals}")
     if found["invariant_held"] is not None:
-        held = "in every round" if found["invariant_held"] else f"not always: up to {found['memory_error_max']:.4g}"
+        held = "held in every round" if found["invariant_held"] else f"did not always hold: it reached {found['memory_error_max']:.4g}"
         R = found.get("constants", {}).get("R", found["memory_error_first"])
-        text.append(f"theory: ‖g_i − v_i‖ <= R = {R:.4g} held {held} (in simulation only)")
+        text.append(f"theory: ‖g_i − v_i‖ <= R = {R:.4g} {held} (in simulation only)")
     return text
 
 

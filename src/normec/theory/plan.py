@@ -132,6 +132,7 @@ def plan(goal: Goal) -> dict[str, Any]:
         "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)} if closed else None,
         "more": _more(goal, rounds),
         "notes": _notes(goal, best),
+        "run": _command(goal, best, rounds),
     }
 
 
@@ -219,6 +220,17 @@ def _shown(s: Setting) -> dict[str, Any]:
     }
 
 
+def _command(goal: Goal, s: Setting, rounds: int) -> str:
+    """The plan as settings of a run; with a chosen R only a run without privacy can start its memories there."""
+    numbers = {"algorithm.alpha": s.alpha, "algorithm.beta": s.beta, "algorithm.server_lr": s.eta, "local.lr": s.gamma}
+    parts = ["normec train algorithm.server_normalize=true", *(f"{key}={value:.10g}" for key, value in numbers.items())]
+    parts += [f"local.method={goal.method}", f"local.steps={goal.steps}", f"participation.rate={goal.rate:g}", f"rounds={rounds}"]
+    parts.append(f"privacy.trust={goal.trust}" + ("" if goal.epsilon is None else f" privacy.epsilon={goal.epsilon:g}"))
+    if goal.start is None and goal.epsilon is None:
+        parts.append(f"algorithm.init=local algorithm.init_offset={s.R:.10g}")
+    return " ".join([*parts, f"privacy.min_honest={goal.min_honest}"] if goal.min_honest else parts)
+
+
 def _notes(goal: Goal, best: Setting) -> list[str]:
     lines = ["the bound is on min_k E‖∇f(x^k)‖, for the normalized server step, with every client moving its memory"]
     if bound(best, "sharper").total >= math.sqrt(2 * best.L * best.F):
@@ -226,7 +238,8 @@ def _notes(goal: Goal, best: Setting) -> list[str]:
     if goal.start is None:
         lines.append(f"R is chosen: memories start at v_i⁰ = g_i(x⁰) + e with ‖e‖ = {best.R:.4g}")
         if goal.epsilon is not None:
-            lines.append("such a start is a release of its own, which ε here does not include; give start= for memories that start at zero")
+            start = "such a start is a release of its own, which ε here does not include and no run makes"
+            lines.append(f"{start}: give start= for memories at zero")
     if goal.rounds == "choose":
         lines.append(f"rounds chosen among {', '.join(map(str, ROUNDS_TO_CHOOSE))}")
     return lines
