@@ -52,4 +52,5 @@ if __name__ == "__main__":
         train(where, chosen, noise, resume=last == "resume")
     except normec.NormecError as error:
         print(f"normec: {error}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_code)
+        os._exit(error.exit_code)
+    os._exit(0)  # everything is written, and torch may abort a process of a parted group while it ends

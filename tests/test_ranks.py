@@ -21,8 +21,12 @@ SCRIPT = Path(__file__).with_name("ranked.py")
 
 
 def torchrun(ranks: int, *arguments: str, script: str = str(SCRIPT)) -> subprocess.CompletedProcess[str]:
-    """Runs a script in several processes that meet on a free port of this machine."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script, *arguments]
+    """Runs a script in several processes that meet on a free port of this machine.
+
+    torchrun looks every three seconds whether one has died, so that the others can say so before it ends them.
+    """
+    options = ["--standalone", "--monitor-interval", "3", "--nproc-per-node", str(ranks)]
+    launch = [sys.executable, "-m", "torch.distributed.run", *options, script, *arguments]
     return subprocess.run(launch, capture_output=True, text=True, check=False, timeout=240)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -76,7 +77,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     ranks = Ranks.join()
     if not ranks.first:
         execute(prepare(config.experiment()), ranks=ranks)
-        return
+        os._exit(0)  # it holds nothing to be written, and torch may abort a process of a parted group while it ends
     folder = RunFolder(out or _new_folder(config))
     folder.check(resume)
     console = Console()

@@ -137,6 +137,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
                 raise KeyboardInterrupt
 
         summary = recorder.finish(state)
+        ranks.part()
     path = folder.path if folder else None
     return Run(plan.model.module, recorder.metrics, summary, recorder.claim().epsilon, path)
 

@@ -77,6 +77,12 @@ class Ranks:
         self._together(None, lambda: distributed.gather_object(value, boxes, dst=0))
         return boxes or []
 
+    def part(self) -> None:
+        """Ends the group, after every rank has come here; its threads must not outlive the interpreter."""
+        if self.size > 1:
+            self.agree(None)
+            distributed.destroy_process_group()
+
     def _together(self, value: T, exchange: Callable[[], Any]) -> T:
         if self.size == 1:
             return value
