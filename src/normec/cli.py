@@ -15,6 +15,8 @@ from normec.errors import BadInput, NormecError
 from normec.version import __version__
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from normec.compare import Comparison
     from normec.config import RunConfig
 
@@ -109,10 +111,8 @@ def privacy(
     """
     import json
 
-    from rich.console import Console
-
     from normec.config import parse_assignments
-    from normec.console import progress, say
+    from normec.console import progress
     from normec.privacy.table import Query, notes, rows
     from normec.tables import privacy_table
 
@@ -122,10 +122,7 @@ def privacy(
     if as_json:
         typer.echo(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
         return
-    console = Console()
-    console.print(privacy_table(found))
-    for line in notes(query):
-        say(console, line)
+    _show(privacy_table(found), notes(query))
 
 
 @app.command()
@@ -169,10 +166,8 @@ def plan(
     """
     import json
 
-    from rich.console import Console
-
     from normec.config import parse_assignments
-    from normec.console import progress, say
+    from normec.console import progress
     from normec.tables import plan_lines, plan_table
     from normec.theory.plan import Goal
     from normec.theory.plan import plan as planned
@@ -183,10 +178,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
         return
-    console = Console()
-    console.print(plan_table(found))
-    for line in plan_lines(found):
-        say(console, line)
+    _show(plan_table(found), plan_lines(found))
 
 
 @app.command()
@@ -198,18 +190,14 @@ def algorithms(
 
     from normec.algorithms.catalogue import rows
 
+    found = rows()
     if as_json:
-        typer.echo(json.dumps(rows(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
 
-    from normec.console import say
     from normec.tables import algorithm_lines, algorithm_table
 
-    console = Console()
-    console.print(algorithm_table(rows()))
-    for line in algorithm_lines(rows()):
-        say(console, line)
+    _show(algorithm_table(found), algorithm_lines(found))
 
 
 @app.command()
@@ -230,7 +218,7 @@ def compare(
     """
     import json
 
-    from normec.console import progress, say, steps
+    from normec.console import progress, steps
     from normec.folder import new_folder, write_atomically
     from normec.tables import comparison_notes, comparison_table
 
@@ -247,12 +235,8 @@ def compare(
     if as_json:
         typer.echo(text)
         return
-    from rich.console import Console
 
-    console = Console()
-    console.print(comparison_table(rows))
-    for line in comparison_notes(rows):
-        say(console, line)
+    _show(comparison_table(rows), comparison_notes(rows))
 
 
 def _comparison(arguments: list[str], names: str, tries: int, seeds: int) -> Comparison:
@@ -269,6 +253,18 @@ def _comparison(arguments: list[str], names: str, tries: int, seeds: int) -> Com
             f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {(*chosen, 'NAME')[0]}.{key}."
         )
     return Comparison(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries)
+
+
+def _show(table: Table, lines: list[str]) -> None:
+    """Prints a table and, below it, how to read it."""
+    from rich.console import Console
+
+    from normec.console import say
+
+    console = Console()
+    console.print(table)
+    for line in lines:
+        say(console, line)
 
 
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:

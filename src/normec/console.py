@@ -71,7 +71,7 @@ def progress(doing: str) -> Iterator[None]:
     level = logger.level
     with console.status(doing) as live:
         handler = logging.Handler()
-        shown = live.update if console.is_terminal else lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
+        shown = live.update if console.is_terminal else lambda text: say(console, text)
         handler.emit = lambda record: shown(record.getMessage())  # type: ignore[method-assign]
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

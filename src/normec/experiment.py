@@ -161,7 +161,7 @@ def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
     if privacy.client_limit is not None:
         mechanism = within_limit(mechanism, privacy.client_limit, delta)
-        if bool(mechanism.silent(torch.zeros(1)).all()):
+        if mechanism.silences_all:
             problem = f"={privacy.client_limit:g} does not allow a client a single round. Raise it, or add noise."
             raise BadInput("privacy.client_limit", problem)
     if privacy.stop_at is not None:

@@ -163,6 +163,11 @@ class Mechanism:
         """Which clients (bool, (M,)) keep out of the next round: another one may take their Σ 1/h_k past `most_exposure`."""
         return exposure + 1.0 / self.honest > self.most_exposure
 
+    @property
+    def silences_all(self) -> bool:
+        """Whether no client may take part in even one round."""
+        return 1.0 / self.honest > self.most_exposure
+
     def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
         """Who transmits in round k, as a mask (M,): the sampled clients that are not silent."""
         sampled = self.participation.cohort(self.clients, k, streams)

@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
-
 from normec.errors import BadInput
 from normec.participation import Full, Participation, participation_from_table
 from normec.privacy.accountant import by_group_privacy, epsilon, realised, within_limit
@@ -92,7 +90,7 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, target, delta))
     if query.client_limit is not None and trust in PER_CLIENT:
         mechanism = within_limit(mechanism, query.client_limit, delta)
-        if bool(mechanism.silent(torch.zeros(1)).all()):
+        if mechanism.silences_all:
             problems.append(f"client_limit = {query.client_limit:g} does not allow a client a single round")
     spent = epsilon(mechanism, delta)
     return {

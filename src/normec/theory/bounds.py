@@ -56,6 +56,10 @@ class Bound(NamedTuple):
     def total(self) -> float:
         return sum(self)
 
+    def table(self) -> dict[str, float]:
+        """The terms and their total, by name."""
+        return {**self._asdict(), "total": self.total}
+
     @property
     def dominant(self) -> str:
         """The name of the largest term."""

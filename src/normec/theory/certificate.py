@@ -56,7 +56,7 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "theorem": 2 if setting.method == "ig" else 1,
         "invariant_held": max(errors) <= setting.R * (1 + ROUNDING),
         "conditions": [str(test) for test in tests],
-        "bound": {form: {**bound(setting, form)._asdict(), "total": bound(setting, form).total} for form in FORMS},
+        "bound": {form: bound(setting, form).table() for form in FORMS},
         "constants": {
             "how": known.how,
             "L": setting.L,

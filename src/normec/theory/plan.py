@@ -215,7 +215,7 @@ def _shown(s: Setting) -> dict[str, Any]:
         "local_lr": s.gamma,
         "start": s.R,
         "heterogeneity": s.heterogeneity if s.drifts else None,
-        "bound": {form: {**each._asdict(), "total": each.total, "dominant": each.dominant} for form, each in bounds.items()},
+        "bound": {form: {**each.table(), "dominant": each.dominant} for form, each in bounds.items()},
         "conditions": [{"name": c.name, "value": c.value, "limit": c.limit, "holds": c.holds} for c in conditions(s)],
     }
 
