@@ -67,7 +67,7 @@ def test_clipping_bounds_the_joint_norm_of_all_tensors() -> None:
     """Three tensors of norm 1 in one vector: the message has norm C, not √3 C."""
     row = torch.zeros(1, 30)
     row[0, [0, 10, 20]] = 1.0
-    assert float(row_norms(Clipping(1.0)(row))) == pytest.approx(1.0, abs=2e-6)
+    assert float(row_norms(Clipping(1.0)(row))) == pytest.approx(1.0, abs=2e-5)
 
 
 def test_norms_do_not_overflow_in_float32() -> None:

@@ -60,7 +60,7 @@ class Memory:
             self._rows = tuple(self._grown(slot, rows, size) for slot, rows in zip(self.names, self._rows, strict=True))
 
     def read(self, clients: np.ndarray) -> Slots:
-        """The rows (G, d) of these clients, as copies; they must be reserved."""
+        """The rows (G, d) of these clients, to be left as they are: views where they lie together. They must be reserved."""
         return tuple(rows[self._index(clients)] for rows in self._rows)
 
     def write(self, clients: np.ndarray, memory: Slots) -> None:
@@ -85,8 +85,11 @@ class Memory:
         rows = torch.from_numpy(held[clients])
         self.write(clients, tuple(tensors[f"memory.{slot}"][rows].to(self._like.device) for slot in self.names))
 
-    def _index(self, clients: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._place[clients]).to(self._like.device)
+    def _index(self, clients: np.ndarray) -> Tensor | slice:
+        place = self._place[clients]
+        if len(place) and bool((np.diff(place) == 1).all()):
+            return slice(int(place[0]), int(place[-1]) + 1)
+        return torch.from_numpy(place).to(self._like.device)
 
     def _allocate(self, slot: str, rows: int) -> Tensor:
         shape = (rows, len(self._like))

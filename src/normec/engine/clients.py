@@ -184,7 +184,7 @@ class Clients:
         return Task(
             client=self.federation.ids[client],
             samples=samples,
-            schedule=self.local.schedule(len(samples[1]), k, client, self.streams),
+            schedule=self.local.schedule(samples[1].shape[0], k, client, self.streams),
             steps=LocalSteps(self.local.lr, correction, self.algorithm.proximal),
             seed=lambda: self.streams.torch_seed("forward", k, client),
         )

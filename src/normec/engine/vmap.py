@@ -16,6 +16,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from normec.engine.loop import Loop, Task
+from normec.engine.stack import Gradients, written_out
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 
@@ -36,7 +37,7 @@ class Vmap:
     most_rows = 1024
 
     def __init__(self) -> None:
-        self._gradients: dict[int, Callable[..., Tensor]] = {}
+        self._gradients: dict[int, Gradients] = {}
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
         """Writes the scaled local updates (G, d) of the tasks' clients, from the model x (d,), into `out`; k as for the loop.
@@ -53,7 +54,7 @@ class Vmap:
         if len(groups) > MOST_GROUPS and model.loss is functional.cross_entropy:
             groups = _groups(tasks, lengths=_rounded)
         if id(model) not in self._gradients:
-            self._gradients[id(model)] = _gradients(model)
+            self._gradients[id(model)] = _gradients(model, tasks[0].samples[0].shape[1:])
         gradients = self._gradients[id(model)]
         model.enter(x, training=True)
         for shape, positions in groups.items():
@@ -74,7 +75,8 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            gradients, shape = _gradients(model), (6, 8) if model.loss is functional.cross_entropy else _shape(tasks[0], _exact)
+            gradients = _gradients(model, samples[0].shape[1:])
+            shape = (6, 8) if model.loss is functional.cross_entropy else _shape(tasks[0], _exact)
             model.enter(x, training=True)
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
@@ -86,8 +88,13 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
 
 
-def _gradients(model: FlatModel) -> Callable[..., Tensor]:
-    """(vectors (G, d), features (G, n, …), targets (G, n), weights (G, n) or nothing) → gradients (G, d) of each client's loss."""
+def _gradients(model: FlatModel, sample: torch.Size) -> Gradients:
+    """Written out where the model is a stack of linear layers, by autograd under vmap otherwise."""
+    return written_out(model, sample) or _by_autograd(model)
+
+
+def _by_autograd(model: FlatModel) -> Gradients:
+    """The gradient function of any model that vmap can compute."""
     names = {id(parameter): name for name, parameter in model.module.named_parameters()}
     called = [names[id(parameter)] for parameter in model.parameters]
     shapes, sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
@@ -105,22 +112,22 @@ def _gradients(model: FlatModel) -> Callable[..., Tensor]:
         losses = functional.cross_entropy(outputs(vector, features), targets, reduction="none")
         return (losses.reshape(len(weights), -1).mean(1) * weights).sum() / weights.sum()
 
-    exact, filled = vmap(grad(loss)), vmap(grad(weighted))
+    exact: Callable[..., Tensor] = vmap(grad(loss))
+    filled: Callable[..., Tensor] = vmap(grad(weighted))
 
     def gradients(vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        found: Tensor = exact(vectors, features, targets) if weights is None else filled(vectors, features, targets, weights)
-        return found
+        return exact(vectors, features, targets) if weights is None else filled(vectors, features, targets, weights)
 
     return gradients
 
 
-def _together(gradients: Callable[..., Tensor], x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
+def _together(gradients: Gradients, x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
     """The updates (G, d) of clients whose mini-batches are filled up to one shape."""
     total = torch.zeros(len(tasks), len(x), dtype=x.dtype, device=x.device)
     corrections = [task.steps.correction for task in tasks]
     correction = torch.stack([each for each in corrections if each is not None]) if corrections[0] is not None else None
     steps = tasks[0].steps
-    batches: tuple[Tensor | None, ...] = ()
+    batches: tuple[Tensor, Tensor, Tensor | None]
     for step, length in enumerate(shape):
         if not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks):
             batches = _batches(tasks, step, length)
@@ -137,7 +144,7 @@ def _together(gradients: Callable[..., Tensor], x: Tensor, tasks: list[Task], sh
 
 def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """Features (G, length, …) and targets of one step, and weights (G, length) where clients are filled up with their first sample."""
-    parts = [(task.samples[0][task.schedule[step]], task.samples[1][task.schedule[step]]) for task in tasks]
+    parts = [_chosen(task.samples, task.schedule[step]) for task in tasks]
     features, targets = _stack([part for part, _ in parts], length), _stack([part for _, part in parts], length)
     held = [len(part) for _, part in parts]
     if min(held) == length:
@@ -147,13 +154,17 @@ def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor,
     return features, targets, weights.to(dtype)
 
 
+def _chosen(samples: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+    return samples if batch == slice(None) else (samples[0][batch], samples[1][batch])
+
+
 def _stack(parts: list[Tensor], length: int) -> Tensor:
     """Mini-batches as one tensor (G, length, …); a view where they follow each other in memory, as whole clients do."""
     first, size = parts[0], parts[0].numel()
     base, start = first._base, first.storage_offset()
     if base is not None and first.is_contiguous() and len(first) == length:
         offsets = range(start, start + len(parts) * size, size or 1)
-        follow = all(p._base is base and len(p) == length and p.storage_offset() == o for p, o in zip(parts, offsets, strict=True))
+        follow = all(p._base is base and p.shape[0] == length and p.storage_offset() == o for p, o in zip(parts, offsets, strict=True))
         if follow:
             return first.as_strided((len(parts), *first.shape), (size, *first.stride()))
     missing = [length - len(part) for part in parts]
@@ -169,7 +180,7 @@ def _groups(tasks: Sequence[Task], lengths: Callable[[int], int]) -> dict[Shape,
 
 
 def _shape(task: Task, lengths: Callable[[int], int]) -> Shape:
-    samples, schedule = len(task.samples[1]), task.schedule
+    samples, schedule = task.samples[1].shape[0], task.schedule  # many times faster than len(tensor)
     if schedule and all(batch is schedule[0] for batch in schedule):
         return (lengths(_length(schedule[0], samples)),) * len(schedule)
     return tuple(lengths(_length(batch, samples)) for batch in schedule)
