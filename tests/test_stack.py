@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -47,25 +48,27 @@ def test_written_out_gradients_are_those_of_autograd(
     sample = torch.Size([widths[0], 2, 1] if image else [widths[0]])
     widths = [sample.numel(), *widths[1:]]
     layers: list[nn.Module] = [nn.Flatten()] if image else []
-    for place, (inner, outer) in enumerate(zip(widths, widths[1:], strict=False)):
+    for place, (inner, outer) in enumerate(itertools.pairwise(widths)):
         layers.append(nn.Linear(inner, outer, bias=biases[place]))
         if (activation := activations[place]) is not None:
             layers.append(activation())
     model = flat(nn.Sequential(*layers))
-    gradients = written_out(model, sample)
-    assert gradients is not None
+    add_gradients = written_out(model, sample)
+    assert add_gradients is not None
     vectors = torch.randn(clients, model.d, dtype=torch.float64)
     features, targets = torch.randn(clients, samples, *sample, dtype=torch.float64), torch.randint(widths[-1], (clients, samples))
     weights = (torch.rand(clients, samples, dtype=torch.float64) < 0.7).double() if weighted else None
     if weights is not None:
         weights[:, 0] = 1.0  # at least one sample counts
-    found = gradients(vectors, features, targets, weights)
+    before = torch.randn_like(vectors)
+    found = before.clone()
+    add_gradients(found, vectors, features, targets, weights)
     for client in range(clients):
         model.enter(vectors[client], training=True)
         losses = functional.cross_entropy(model.module(features[client]), targets[client], reduction="none")
         own = losses.mean() if weights is None else (losses * weights[client]).sum() / weights[client].sum()
         expected = torch.cat([part.reshape(-1) for part in torch.autograd.grad(own, model.parameters)])
-        torch.testing.assert_close(found[client], expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(found[client], before[client] + expected, rtol=1e-9, atol=1e-12)
 
 
 class Doubled(nn.Linear):

@@ -64,7 +64,8 @@ class Identity(Operator):
     """The row itself: no bound, no compression."""
 
     def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
-        return rows.masked_fill(~usable(row_norms(rows))[:, None], 0.0)
+        counts = usable(row_norms(rows))
+        return rows if bool(counts.all()) else rows.masked_fill(~counts[:, None], 0.0)
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -137,9 +137,9 @@ class Algorithm(Settings):
             raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd) and local.steps=1.")
 
 
-def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context) -> ClientStep:
-    """The step of each client; one whose update is not finite sends zero, and its memory stays."""
-    broken = ~usable(row_norms(update))[:, None]
+def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context, norms: Tensor | None = None) -> ClientStep:
+    """The step of each client; one whose update is not finite sends zero, and its memory stays. norms: the updates' (G,)."""
+    broken = ~usable(row_norms(update) if norms is None else norms)[:, None]
     if not bool(broken.any()):
         return algorithm.client(update, memory, context)
     step = algorithm.client(update.masked_fill(broken, 0.0), memory, context)

@@ -148,13 +148,14 @@ class Clients:
                 f"round {k + 1}: the update of client {self.federation.ids[first]!r} is not finite. "
                 "Lower local.lr or algorithm.server_lr, or check that client's data."
             )
-        step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)))
+        step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)), update_norms)
         self.memory.write(clients, step.memory)
-        transmitted = torch.from_numpy(cohort[clients]).to(x.device)
-        residual_norms = row_norms(step.residual)
+        residual_norms = update_norms if step.residual is update else row_norms(step.residual)
         messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
+        if not cohort[clients].all():
+            messages = messages[torch.from_numpy(cohort[clients]).to(x.device)]
         return _Block(
-            total=messages[transmitted].sum(0, dtype=torch.float64),
+            total=messages.sum(0, dtype=torch.float64),
             update_norms=update_norms,
             residual_norms=residual_norms,
             saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),

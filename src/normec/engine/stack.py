@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from normec.models import FlatModel
 
-Gradients = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""(vectors (G, d), features (G, n, …), targets (G, n), weights (G, n) or None) → gradients (G, d) of each client's loss."""
+AddGradients = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], None]
+"""(total (G, d), vectors (G, d), features (G, n, …), targets (G, n), weights (G, n) or None): adds to the total the gradient
+of each client's loss at its vector."""
 
 
 class Activation(NamedTuple):
@@ -47,15 +48,15 @@ class Layer(NamedTuple):
         return self.activation.forward(z) if self.activation else z
 
     def backward(self, gradient: Tensor, x: Tensor, y: Tensor, places: list[Tensor]) -> Tensor:
-        """∂f/∂z (G, out, n) from ∂f/∂y; writes the gradients of the layer's parameters into `places`."""
+        """∂f/∂z (G, out, n) from ∂f/∂y; adds the gradients of the layer's parameters to those in `places`."""
         gradient = self.activation.backward(gradient, y) if self.activation else gradient
-        torch.bmm(gradient, x.transpose(1, 2), out=places[self.weight])
+        places[self.weight].baddbmm_(gradient, x.transpose(1, 2))
         if self.bias is not None:
-            torch.sum(gradient, dim=2, out=places[self.bias])
+            places[self.bias] += gradient.sum(dim=2)
         return gradient
 
 
-def written_out(model: FlatModel, sample: torch.Size) -> Gradients | None:
+def written_out(model: FlatModel, sample: torch.Size) -> AddGradients | None:
     """The gradient function of a model that is such a stack, for samples of this shape; None for any other model."""
     layers = _layers(model, sample)
     shapes, sizes = [tuple(p.shape) for p in model.parameters], [p.numel() for p in model.parameters]
@@ -65,22 +66,20 @@ def written_out(model: FlatModel, sample: torch.Size) -> Gradients | None:
     def views(vectors: Tensor) -> list[Tensor]:
         return [part.view(-1, *shape) for part, shape in zip(torch.split(vectors, sizes, dim=1), shapes, strict=True)]
 
-    def gradients(vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    def add_gradients(total: Tensor, vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> None:
         parts, outputs = views(vectors), [features.flatten(2).transpose(1, 2)]
         for layer in layers:
             outputs.append(layer.forward(outputs[-1], parts))
         gradient = outputs[-1].softmax(dim=1)
         gradient.scatter_add_(1, targets[:, None], gradient.new_full((1, 1, 1), -1.0).expand_as(targets[:, None]))
         gradient *= 1 / targets.shape[1] if weights is None else (weights / weights.sum(1, keepdim=True))[:, None]
-        found = torch.empty_like(vectors)
-        places = views(found)
+        places = views(total)
         for position, layer in reversed(list(enumerate(layers))):
             gradient = layer.backward(gradient, outputs[position], outputs[position + 1], places)
             if position:
                 gradient = torch.bmm(parts[layer.weight].transpose(1, 2), gradient)
-        return found
 
-    return gradients
+    return add_gradients
 
 
 def _layers(model: FlatModel, sample: torch.Size) -> list[Layer] | None:

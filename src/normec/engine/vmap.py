@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from normec.engine.loop import Loop, Task
-from normec.engine.stack import Gradients, written_out
+from normec.engine.stack import AddGradients, written_out
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 
@@ -37,7 +37,7 @@ class Vmap:
     most_rows = 1024
 
     def __init__(self) -> None:
-        self._gradients: dict[int, Gradients] = {}
+        self._gradients: dict[int, AddGradients] = {}
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
         """Writes the scaled local updates (G, d) of the tasks' clients, from the model x (d,), into `out`; k as for the loop.
@@ -88,12 +88,12 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
 
 
-def _gradients(model: FlatModel, sample: torch.Size) -> Gradients:
+def _gradients(model: FlatModel, sample: torch.Size) -> AddGradients:
     """Written out where the model is a stack of linear layers, by autograd under vmap otherwise."""
     return written_out(model, sample) or _by_autograd(model)
 
 
-def _by_autograd(model: FlatModel) -> Gradients:
+def _by_autograd(model: FlatModel) -> AddGradients:
     """The gradient function of any model that vmap can compute."""
     names = {id(parameter): name for name, parameter in model.module.named_parameters()}
     called = [names[id(parameter)] for parameter in model.parameters]
@@ -115,13 +115,13 @@ def _by_autograd(model: FlatModel) -> Gradients:
     exact: Callable[..., Tensor] = vmap(grad(loss))
     filled: Callable[..., Tensor] = vmap(grad(weighted))
 
-    def gradients(vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        return exact(vectors, features, targets) if weights is None else filled(vectors, features, targets, weights)
+    def add_gradients(total: Tensor, vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> None:
+        total += exact(vectors, features, targets) if weights is None else filled(vectors, features, targets, weights)
 
-    return gradients
+    return add_gradients
 
 
-def _together(gradients: Gradients, x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
+def _together(add_gradients: AddGradients, x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
     """The updates (G, d) of clients whose mini-batches are filled up to one shape."""
     total = torch.zeros(len(tasks), len(x), dtype=x.dtype, device=x.device)
     corrections = [task.steps.correction for task in tasks]
@@ -132,7 +132,7 @@ def _together(gradients: Gradients, x: Tensor, tasks: list[Task], shape: Shape) 
         if not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks):
             batches = _batches(tasks, step, length)
         moved = torch.add(x, total, alpha=-steps.lr / len(shape))
-        total += gradients(moved, *batches)
+        add_gradients(total, moved, *batches)
         if correction is not None:
             total += correction
         if steps.proximal and step:
