@@ -60,7 +60,7 @@ class Contestant:
         """Seconds of `count` rounds; x is saved at `path`."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the contestant has no pipes")
-        print(workload, count, path, file=self._process.stdin, flush=True)
+        print(json.dumps([workload, count, str(path)]), file=self._process.stdin, flush=True)
         return [float(each) for each in json.loads(self._process.stdout.readline())]
 
     def leave(self) -> None:
@@ -200,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--peers", help="python of an environment with benchmarks/peers.txt; without it the peers are left out")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--only", choices=["contest", "curves"])
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -209,7 +210,7 @@ def main() -> None:
         contestants = {name: (sys.executable, arguments) for name, arguments in (LOOPS | OURS).items()}
         contestants |= {name: (options.peers, arguments) for name, arguments in PEERS.items() if options.peers}
         with tempfile.TemporaryDirectory() as folder:
-            times = {workload: contest(workload, contestants, options.repeats, Path(folder)) for workload in WORKLOADS}
+            times = {workload: contest(workload, contestants, options.repeats, Path(folder)) for workload in options.workloads}
         found["rates"] = rates()
         found["seconds a round"] = times
         found["share of sgemm"] = {

@@ -35,10 +35,10 @@ def kill_after(rounds: int) -> None:
     """Makes rank 1 kill itself in the round after so many."""
     step = Clients.round
 
-    def watched(self: Clients, x: Any, server: Any, cohort: Any, k: int) -> Any:
-        if k == rounds and self.ranks.rank == 1:
+    def watched(self: Clients, *given: Any) -> Any:
+        if given[-1] == rounds and self.ranks.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return step(self, x, server, cohort, k)
+        return step(self, *given)
 
     Clients.round = watched  # type: ignore[method-assign]
 

@@ -25,11 +25,15 @@ TEXTS = ["1", "true", '""', "nan"]
 BAD_VALUES: dict[str, list[str]] = {
     "rounds": COUNTS,
     "seed": [*NOT_NUMBERS, "-1", "1.5", "9223372036854775808"],
-    "data.source": [*TEXTS, "nothing.csv", "notes.txt", "cifar10", "nothing.here:at_all", "math:nothing", "math:sqrt"],
+    "data.source": [*TEXTS, "nothing.csv", "notes.txt", "nothing.here:at_all", "math:nothing", "math:sqrt"],
+    "data.path": [*TEXTS, "nowhere"],
+    "data.window": COUNTS,
     "data.clients": [*COUNTS, "1439"],
     "data.partition": [*TEXTS, "even"],
     "data.concentration": POSITIVE,
     "data.classes_per_client": COUNTS,
+    "data.size_exponent": POSITIVE,
+    "data.min_size": [*NOT_NUMBERS, "-1", "1.5", "10000000000000", "15"],
     "data.client_column": TEXTS,
     "data.label_column": TEXTS,
     "data.test_fraction": [*NOT_NUMBERS, "-1", "1", "0.9999"],
@@ -72,10 +76,24 @@ BAD_VALUES: dict[str, list[str]] = {
     "engine.checkpoint_every": COUNTS,
     "engine.memory_limit": [*NOT_NUMBERS, "-1", "0"],
     "theory.check": ["1", '"yes"', "nan"],
+    "evaluation.metrics": [
+        "1",
+        '"a"',
+        "[1]",
+        '["nothing"]',
+        '["nothing.here:at_all"]',
+        '["math:sqrt"]',
+        '["math:pi"]',
+        '["builtins:dict"]',
+    ],
+    "model.norm": [*TEXTS, "layer", "group"],
 }
 WITH = {
+    "data.path": ["data.source=cifar10"],
+    "data.window": ["data.source=play.txt"],
     "data.concentration": ["data.partition=dirichlet"],
     "data.classes_per_client": ["data.partition=shards"],
+    "data.size_exponent": ["data.partition=power-law"],
     "server.momentum": ["server.optimizer=momentum"],
     "server.beta1": ["server.optimizer=adam"],
     "server.beta2": ["server.optimizer=adam"],
@@ -124,7 +142,8 @@ def test_every_key_of_the_configuration_is_covered() -> None:
 
     resolved = resolve(None, ["data.partition=dirichlet", "privacy.epsilon=1"])
     sections = {
-        name: getattr(resolved, name) for name in ("data", "model", "local", "algorithm", "participation", "privacy", "engine", "theory")
+        name: getattr(resolved, name)
+        for name in ("data", "model", "local", "algorithm", "participation", "privacy", "engine", "theory", "evaluation")
     }
     keys = {f"{section}.{key}" for section, group in sections.items() for key in type(group).model_fields}
     keys |= {"rounds", "seed", "local.method", "algorithm.name", "participation.scheme", "server.optimizer"}
@@ -158,6 +177,7 @@ def test_malformed_assignment(command: Command, argument: str) -> None:
         (["privacy.trust=none", "privacy.epsilon=3"], ["privacy.epsilon=3", "trust"]),
         (["data.concentration=1"], ["data.concentration", "dirichlet"]),
         (["data.classes_per_client=3"], ["data.classes_per_client", "shards"]),
+        (["data.size_exponent=2"], ["data.size_exponent", "power-law"]),
         (["data.partition=shards", "data.clients=1000"], ["data.classes_per_client=2", "2000 shards"]),
         (["data.partition=column"], ["data.client_column", "digits"]),
         (["data.partition=column", "data.clients=3"], ["data.clients=3", "column"]),

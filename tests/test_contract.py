@@ -180,7 +180,7 @@ def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch
     algorithm = example("clip21")
     with monkeypatch.context() as patch:
         patch.setattr(
-            clients, "client_step", lambda algorithm, update, memory, context: algorithm.client(update.nan_to_num(), memory, context)
+            clients, "client_step", lambda algorithm, update, memory, context, norms: algorithm.client(update.nan_to_num(), memory, context)
         )
         with pytest.raises(ContractBroken, match="point 3"):
             POINTS[2](example("clip21-sgd2m"))

@@ -108,7 +108,6 @@ def test_auto_takes_vmap_for_small_dense_models() -> None:
         (lambda: nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), "convolutions"),
         (lambda: Branches(), "data-dependent control flow"),
         (lambda: MixesItsBatch(), "it computes something else under vmap"),
-        (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)), "convolutions"),
     ],
 )  # fmt: skip
 def test_other_models_take_the_loop(model: Callable[[], nn.Module], reason: str) -> None:

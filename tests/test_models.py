@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import normec
+from conftest import FailsAt
 from normec.models import FlatModel, LocalSteps, build
 from normec.models.zoo import logistic, mlp
 
@@ -148,16 +151,104 @@ def test_a_client_that_is_not_finite_ends_a_run_without_privacy() -> None:
         _nonfinite_run(normec.Privacy(trust="none"))
 
 
+class Picky(nn.Linear):
+    """Fails where any sample's first feature is negative, in training or in evaluation."""
+
+    when = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training == self.when and bool((x[:, 0] < 0).any()):
+            raise ValueError("negative")
+        return super().forward(x)
+
+
 def test_a_client_on_which_the_model_fails_is_named() -> None:
+    x = np.abs(X)
+    x[29] = -1
+    data = normec.Federation.from_arrays(x, Y, [*[0] * 29, "odd"])
+    with pytest.raises(normec.TrainingFailed, match="round 1: the model fails on the 1 sample of client 'odd'"):
+        normec.train(
+            model=lambda: Picky(5, 3), data=data, algorithm=normec.FedNormEC(), local=normec.GD(), participation=normec.Full(),
+            privacy=normec.Privacy(trust="central", epsilon=1.0), rounds=2, engine=normec.Engine(backend="loop", eval_every=10),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("local", "sizes"), [(normec.GD(), [29, 1]), (normec.IG(batch_size=4), [25, 5]), (normec.SGD(batch_size=1), [15, 15])]
+)
+def test_batch_norm_on_a_single_sample_is_refused_before_training(local: normec.GD, sizes: list[int]) -> None:
     def factory() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
 
-    data = normec.Federation.from_arrays(X, Y, [*[0] * 29, "alone"])
-    with pytest.raises(normec.TrainingFailed, match="round 1: the model fails on the 1 sample of client 'alone'"):
-        normec.train(
-            model=factory, data=data, algorithm=normec.FedNormEC(), local=normec.GD(), participation=normec.Full(),
-            privacy=normec.Privacy(trust="central", epsilon=1.0), rounds=2,
-        )  # fmt: skip
+    data = normec.Federation.from_arrays(X, Y, np.repeat([0, 1], sizes))
+    choices = {
+        "model": factory, "algorithm": normec.FedAvg(), "participation": normec.Full(), "privacy": normec.Privacy(trust="none"), "rounds": 1,
+    }  # fmt: skip
+    with pytest.raises(normec.BadInput, match=r"samples of shape \(1, 5\).*more than 1 value"):
+        normec.train(data=data, local=local, **choices)  # type: ignore[arg-type]
+    whole = normec.Federation.from_arrays(X, Y, np.repeat([0, 1], [14, 16]))
+    normec.train(data=whole, local=normec.IG(batch_size=4), **choices)  # type: ignore[arg-type]
+
+
+class Counted(nn.Module):
+    """BatchNorm with its running statistics, and a counter of its own that no float32 could hold."""
+
+    START = 2**40 + 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(5, momentum=0.5), nn.Linear(5, 3)
+        self.register_buffer("seen", torch.tensor(self.START))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += len(x)
+        return self.out(self.norm(x))
+
+
+def batch_normed(**choices: object) -> normec.Run:
+    data = normec.Federation.from_arrays(X + np.repeat([0.0, 5.0, -3.0], 10)[:, None], Y, np.repeat([0, 1, 2], 10))
+    defaults: dict[str, object] = {
+        "model": Counted, "data": data, "algorithm": normec.FedAvg(), "local": normec.GD(steps=1, lr=0.1), "rounds": 1,
+        "participation": normec.Full(), "privacy": normec.Privacy(trust="none"), "engine": normec.Engine(checkpoint_every=1),
+    }  # fmt: skip
+    return normec.train(**(defaults | choices))  # type: ignore[arg-type]
+
+
+def test_running_statistics_are_averaged_over_the_clients_and_counters_are_exact() -> None:
+    """Three clients with shifted inputs: the mean of what each one saw, from the common start (0 and 1)."""
+    model = batch_normed().model
+    x = torch.from_numpy(X).float() + torch.tensor([0.0, 5.0, -3.0]).repeat_interleave(10)[:, None]
+    means = torch.stack([part.mean(0) for part in x.split(10)])
+    torch.testing.assert_close(model.norm.running_mean, 0.5 * means.mean(0))  # type: ignore[union-attr]
+    spread = torch.stack([part.var(0) for part in x.split(10)])
+    torch.testing.assert_close(model.norm.running_var, 0.5 + 0.5 * spread.mean(0))  # type: ignore[union-attr]
+    assert int(model.seen) == Counted.START + 10 and int(model.norm.num_batches_tracked) == 1  # type: ignore[arg-type,union-attr]
+
+
+def test_buffers_follow_the_cohort_the_workers_and_a_resume(tmp_path: Path) -> None:
+    choices = {"rounds": 6, "participation": normec.Poisson(0.5), "local": normec.GD(steps=2, lr=0.1)}
+    whole = batch_normed(**choices).model.state_dict()
+    threads = batch_normed(**choices, engine=normec.Engine(workers=3)).model.state_dict()
+    with pytest.raises(OSError, match="stopped"):
+        batch_normed(**choices, out=tmp_path, observer=FailsAt(4))
+    resumed = batch_normed(**choices, out=tmp_path, resume=True).model.state_dict()
+    for name, value in whole.items():
+        assert torch.equal(value, threads[name]) and torch.equal(value, resumed[name]), name
+    assert int(whole["norm.num_batches_tracked"]) % 2 == 0 and int(whole["norm.num_batches_tracked"]) >= 4
+    saved = load_file(tmp_path / "model.safetensors")
+    assert int(saved["seen"]) == int(whole["seen"]) and saved["seen"].dtype == torch.int64
+
+
+def test_an_empty_cohort_leaves_the_buffers() -> None:
+    run = batch_normed(participation=normec.Poisson(1e-9), rounds=2)
+    assert int(run.model.seen) == Counted.START and float(run.model.norm.running_mean.abs().max()) == 0  # type: ignore[arg-type,union-attr]
+
+
+def test_half_precision_modules_train_in_the_run_s_precision() -> None:
+    """Operator, memory and noise in float32; the factory's bfloat16 weights are where it starts."""
+    run = batch_normed(model=lambda: nn.Linear(5, 3).to(torch.bfloat16), rounds=2)
+    assert all(p.dtype == torch.float32 for p in run.model.parameters())
 
 
 def test_a_client_whose_loss_overflows_does_not_end_a_private_run() -> None:

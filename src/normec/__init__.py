@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     )
     from normec.console import ConsoleObserver
     from normec.data import Federation
+    from normec.data.huggingface import federation_from_huggingface, federation_from_partitioner
     from normec.engine import Engine
     from normec.errors import BadInput, NormecError, TrainingFailed
+    from normec.evaluation import Evaluation
     from normec.experiment import Theory
     from normec.local import GD, IG, RR, SGD, SO
     from normec.participation import Fixed, Full, Poisson
     from normec.privacy import Privacy
+    from normec.saved import load_model
     from normec.training import Run, train
 
 _HOMES = {
@@ -50,12 +53,15 @@ _HOMES = {
     ),
     "normec.console": ("ConsoleObserver",),
     "normec.data": ("Federation",),
+    "normec.data.huggingface": ("federation_from_huggingface", "federation_from_partitioner"),
     "normec.engine": ("Engine",),
+    "normec.evaluation": ("Evaluation",),
     "normec.experiment": ("Theory",),
     "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
     "normec.local": ("GD", "IG", "RR", "SGD", "SO"),
     "normec.participation": ("Fixed", "Full", "Poisson"),
     "normec.privacy": ("Privacy",),
+    "normec.saved": ("load_model",),
     "normec.training": ("Run", "train"),
 }  # fmt: skip
 """Where each public name lives; imported on first use, so that `normec --help` need not wait for torch."""
@@ -64,9 +70,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep", "Clip21",
-    "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "FedAvg",
+    "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "Evaluation",
+    "FedAvg",
     "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
-    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "register", "train",
+    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "federation_from_huggingface",
+    "federation_from_partitioner", "load_model", "register", "train",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from datetime import datetime
@@ -17,7 +18,6 @@ from normec.version import __version__
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from normec.compare import Comparison
     from normec.config import RunConfig
 
 app = typer.Typer(
@@ -109,8 +109,6 @@ def privacy(
     Keys: epsilon or noise_multiplier, trust, clients, scheme, rate, rounds, delta, adjacency, min_honest, colluders;
     client_limit is what a client's own rounds may spend. noise=paper shows what the paper's formula really gives.
     """
-    import json
-
     from normec.config import parse_assignments
     from normec.console import progress
     from normec.privacy.table import Query, notes, rows
@@ -119,10 +117,7 @@ def privacy(
     query = Query(**parse_assignments(settings or []))
     with progress("accounting"):
         found = rows(query)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
-        return
-    _show(privacy_table(found), notes(query))
+    _answer(found, as_json, privacy_table(found), *notes(query))
 
 
 @app.command()
@@ -130,9 +125,7 @@ def ledger(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
 ) -> None:
     """Verify a run's privacy ledger, and say what it has spent."""
-    from rich.console import Console
-
-    from normec.console import say
+    from normec.console import show
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
     from normec.privacy.table import of_ledger
@@ -144,13 +137,10 @@ def ledger(
     found = read(folder.ledger)
     if not found.lines:
         raise BadInput("DIR", f"={str(run)!r} holds a ledger without a whole line: its run was killed before its first round. Resume it.")
-    console = Console()
-    for line in ledger_lines(found):
-        say(console, line)
+    show(*ledger_lines(found))
     if found.counted():
         table = of_ledger(found)
-        say(console, spent_line(table[0]))
-        console.print(privacy_table(table, title="These releases, with this noise, under each trust model"))
+        show(spent_line(table[0]), privacy_table(table, title="These releases, with this noise, under each trust model"))
 
 
 @app.command()
@@ -164,8 +154,6 @@ def plan(
     (f(x⁰) − f^inf), heterogeneity (Δ^inf), order_heterogeneity, method (gd, ig), steps (T), alpha, start (R), rounds or
     rounds=choose.
     """
-    import json
-
     from normec.config import parse_assignments
     from normec.console import progress
     from normec.tables import plan_lines, plan_table
@@ -175,10 +163,7 @@ def plan(
     goal = Goal(**parse_assignments(settings or []))
     with progress("planning"):
         found = planned(goal)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
-        return
-    _show(plan_table(found), plan_lines(found))
+    _answer(found, as_json, plan_table(found), *plan_lines(found))
 
 
 @app.command()
@@ -186,18 +171,48 @@ def algorithms(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
 ) -> None:
     """List the algorithms: paper, guarantee, memory, cost."""
-    import json
-
     from normec.algorithms.catalogue import rows
-
-    found = rows()
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-
     from normec.tables import algorithm_lines, algorithm_table
 
-    _show(algorithm_table(found), algorithm_lines(found))
+    found = rows()
+    _answer(found, as_json, algorithm_table(found), *algorithm_lines(found))
+
+
+@app.command()
+def datasets(
+    source: Annotated[
+        list[str] | None, typer.Argument(metavar="[SOURCE | RUN.toml] [key=value …]", help="A data.source or a configuration, and changes.")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw who has what: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of the tables.")] = False,
+) -> None:
+    """List sources and partitions, or show which client of a source has what.
+
+    Keys are those of [data], with or without `data.`, and seed. The numbers are exact: no noise protects them.
+    """
+    from normec.config import resolve_data
+    from normec.console import progress, width
+    from normec.data import load
+    from normec.data.overview import catalogue, overview
+    from normec.data.picture import check, draw
+    from normec.streams import Streams
+    from normec.tables import catalogue_lines, counts_table, overview_lines, overview_table
+
+    if not source:
+        if picture:
+            raise BadInput("picture", f"={str(picture)!r} needs a source. Name one, such as digits.")
+        known = catalogue()
+        _answer(known, as_json, *catalogue_lines(known))
+        return
+    if picture:
+        check(picture)
+    file, assignments = _arguments(source, None, None)
+    data, seed = resolve_data(file, assignments)
+    with progress("reading the data"):
+        found = overview(load(data, Streams(seed)))
+        if picture:
+            draw(found, picture)
+    _answer(found, as_json, overview_table(found), counts_table(found, width()), *overview_lines(found))
 
 
 @app.command()
@@ -216,55 +231,35 @@ def compare(
 
     NAME.key=value is a setting of one algorithm; the [algorithm] section of RUN.toml is for the one that it names.
     """
-    import json
-
+    from normec.compare import Comparison
     from normec.console import progress, steps
-    from normec.folder import new_folder, write_atomically
+    from normec.files import new_folder, write_atomically
     from normec.tables import comparison_notes, comparison_table
 
     if tries is not None and not tune:
         raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
     with progress("checking every algorithm"):
-        comparison = _comparison(run or [], algorithms, (tries or 9) if tune else 0, seeds)
+        comparison = Comparison.of(*_arguments(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0)
     folder = new_folder(out) if out else None
     with steps("comparing", comparison.runs) as next_run:
         rows = list(comparison.rows(next_run))
-    text = json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False)
     if folder:
-        write_atomically(folder / "comparison.json", text.encode)
+        write_atomically(folder / "comparison.json", _json(rows).encode)
+    _answer(rows, as_json, comparison_table(rows), *comparison_notes(rows))
+
+
+def _answer(found: object, as_json: bool, *parts: Table | str) -> None:
+    """Prints what a command found: as JSON, or as tables and lines."""
+    from normec.console import show
+
     if as_json:
-        typer.echo(text)
-        return
-
-    _show(comparison_table(rows), comparison_notes(rows))
-
-
-def _comparison(arguments: list[str], names: str, tries: int, seeds: int) -> Comparison:
-    from normec.compare import Comparison
-    from normec.config import merge, parse_assignments, read_toml
-
-    file, assignments = _arguments(arguments, None, None)
-    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
-    changes = parse_assignments(assignments)
-    own = {name: changes.pop(name) for name in chosen if isinstance(changes.get(name), dict)}
-    if isinstance(changes.get("algorithm"), dict):
-        key = next(iter(changes["algorithm"]))
-        raise BadInput(
-            f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {(*chosen, 'NAME')[0]}.{key}."
-        )
-    return Comparison(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries)
+        typer.echo(_json(found))
+    else:
+        show(*parts)
 
 
-def _show(table: Table, lines: list[str]) -> None:
-    """Prints a table and, below it, how to read it."""
-    from rich.console import Console
-
-    from normec.console import say
-
-    console = Console()
-    console.print(table)
-    for line in lines:
-        say(console, line)
+def _json(found: object) -> str:
+    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:

@@ -7,12 +7,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from normec.algorithms import Algorithm, algorithm_kind
-from normec.config import RunConfig, Tree, merge
+from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
 from normec.errors import BadInput, TrainingFailed
 from normec.experiment import prepare
 from normec.training import execute
@@ -36,6 +37,17 @@ class Comparison:
     settings: dict[str, Tree] = field(default_factory=dict)
     seeds: int = 3
     tries: int = 0
+
+    @classmethod
+    def of(cls, file: Path | None, assignments: list[str], names: str, seeds: int, tries: int) -> Comparison:
+        """Of a configuration file and `key=value` or `NAME.key=value`; names: of the algorithms, A,B,…"""
+        chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+        changes = parse_assignments(assignments)
+        own = {name: changes.pop(name) for name in chosen if isinstance(changes.get(name), dict)}
+        if isinstance(changes.get("algorithm"), dict):
+            key, one = next(iter(changes["algorithm"])), (*chosen, "NAME")[0]
+            raise BadInput(f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {one}.{key}.")
+        return cls(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries)
 
     def __post_init__(self) -> None:
         kinds = [algorithm_kind("algorithms", name) for name in self.algorithms]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,8 +14,10 @@ import tomli_w
 
 from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, algorithm_table, server_step_from_table
 from normec.data import Data, load
+from normec.data.sources import NEEDS
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
+from normec.evaluation import Evaluation
 from normec.experiment import Experiment, Schedule, Theory
 from normec.local import LocalMethod, local_from_table
 from normec.models import Model, factory, loss_function
@@ -25,7 +28,7 @@ from normec.streams import Streams
 
 Tree = dict[str, Any]
 
-SECTIONS = ("data", "model", "local", "algorithm", "server", "participation", "privacy", "engine", "theory")
+SECTIONS = ("data", "model", "local", "algorithm", "server", "participation", "privacy", "engine", "theory", "evaluation")
 DEFAULT_ALGORITHM = "fed-normec"
 
 
@@ -43,6 +46,7 @@ class RunConfig:
     privacy: Privacy
     engine: Engine
     theory: Theory
+    evaluation: Evaluation
 
     @classmethod
     def from_tree(cls, tree: Tree) -> RunConfig:
@@ -70,6 +74,7 @@ class RunConfig:
             privacy=Privacy.from_table("privacy", _with_default_promise(tables["privacy"])),
             engine=Engine.from_table("engine", tables["engine"]),
             theory=Theory.from_table("theory", tables["theory"]),
+            evaluation=Evaluation.from_table("evaluation", tables["evaluation"]),
         )
 
     def toml(self, delta: float | None = None) -> str:
@@ -85,6 +90,7 @@ class RunConfig:
             "privacy": self.privacy.model_copy(update={"delta": delta or self.privacy.delta}).table(),
             "engine": self.engine.table(),
             "theory": self.theory.table(),
+            "evaluation": self.evaluation.table(),
         }
         return tomli_w.dumps(tree)
 
@@ -99,7 +105,7 @@ class RunConfig:
             BadInput: for a source or a factory that cannot be used.
         """
         return Experiment(
-            model=factory(self.model.name),
+            model=factory(self.model),
             data=load(self.data, Streams(self.schedule.seed)),
             algorithm=self.algorithm,
             local=self.local,
@@ -109,6 +115,7 @@ class RunConfig:
             server=self.server,
             engine=self.engine,
             theory=self.theory,
+            evaluation=self.evaluation,
             loss=loss_function(self.model.loss),
         )
 
@@ -116,6 +123,25 @@ class RunConfig:
 def resolve(file: Path | None, assignments: Iterable[str]) -> RunConfig:
     """The configuration of a TOML file (or the built-in demo) changed by `key=value` arguments; later ones win."""
     return RunConfig.from_tree(merge(read_toml(file) if file else {}, parse_assignments(assignments)))
+
+
+def resolve_data(source: Path | None, assignments: Iterable[str]) -> tuple[Data, int]:
+    """The [data] section and the seed of a TOML file, or of a `data.source`, changed by `key=value`, where key may leave out `data.`.
+
+    Raises:
+        BadInput: as for a run, and for a key of another section.
+    """
+    short = re.compile(r"\s*(?!seed\s*=)[^.=]+=")
+    changes = parse_assignments(f"data.{text.strip()}" if short.match(text) else text for text in assignments)
+    for section in changes:
+        if section not in ("data", "seed"):
+            raise BadInput(section, " is no setting of the data. Give keys of [data], or seed.")
+    before: Tree = {}
+    if source is not None:
+        before = read_toml(source) if source.suffix == ".toml" else {"data": {"source": str(source)}}
+    tree = merge(before, changes)
+    seed = {"seed": tree["seed"]} if "seed" in tree else {}
+    return Data.from_table("data", _table(tree, "data")), Schedule(**seed).seed
 
 
 def read_toml(path: Path) -> Tree:
@@ -179,7 +205,7 @@ def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
     if section == "participation" and changes.get("scheme") == "full":
         void |= {"rate"}
     if section == "data" and "partition" in changes:
-        void |= {"concentration", "classes_per_client"} if changes["partition"] != before.get("partition") else set()
+        void |= set(NEEDS) if changes["partition"] != before.get("partition") else set()
         void |= {"clients"} if changes["partition"] == "column" else set()
     return void
 
@@ -205,6 +231,7 @@ def _hint(key: str) -> str:
     """The section that has a setting of this name, or the nearest name."""
     groups: dict[str, type[Settings]] = {
         "data": Data, "model": Model, "local": LocalMethod, "privacy": Privacy, "engine": Engine, "theory": Theory,
+        "evaluation": Evaluation,
     }  # fmt: skip
     homes = [f"{section}.{key}" for section, group in groups.items() if key in group.model_fields]
     return f"Did you mean {' or '.join(homes)}?" if homes else nearest(key, (*Schedule.model_fields, *SECTIONS))

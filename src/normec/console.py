@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from normec.errors import count
 from normec.experiment import Plan
@@ -21,6 +22,21 @@ LINES_WITHOUT_TERMINAL = 10
 def say(console: Console, line: str) -> None:
     """Prints a line as it is; a terminal breaks it between words."""
     console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def show(*parts: Table | str) -> None:
+    """Prints tables, and lines as they are."""
+    console = Console()
+    for part in parts:
+        if isinstance(part, str):
+            say(console, part)
+        else:
+            console.print(part)
+
+
+def width() -> int:
+    """The columns of the terminal, or of what stands for one."""
+    return Console().width
 
 
 class ConsoleObserver:

@@ -14,6 +14,7 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
 from normec.errors import BadInput
+from normec.evaluation import Evaluation, Metric
 from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
 from normec.models import Factory, FlatModel, Loss, build
@@ -54,6 +55,7 @@ class Experiment:
     loss: Loss = functional.cross_entropy
     engine: Engine = Engine()  # noqa: RUF009 (immutable)
     theory: Theory = Theory()  # noqa: RUF009 (immutable)
+    evaluation: Evaluation = Evaluation()  # noqa: RUF009 (immutable)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Plan:
     """An experiment that can start: its data on the device, its model flat, its noise calibrated.
 
     delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds. start: the parameters
-    (d,) as the factory made them. model_start: a hash of the model as it starts.
+    (d,) as the factory made them; buffers: those that training moves (m,). model_start: a hash of the model as it starts.
     """
 
     experiment: Experiment
@@ -74,7 +76,9 @@ class Plan:
     backend: Backend
     layout: Layout
     start: Tensor
+    buffers: Tensor
     model_start: str
+    metrics: dict[str, Metric]
 
     def describe(self, ranks: int = 1) -> dict[str, Any]:
         """The settings that decide the result, as plain values: equal descriptions give bit-equal runs.
@@ -90,6 +94,7 @@ class Plan:
             "participation": {"scheme": chosen.participation.scheme, **chosen.participation.table()},
             "privacy": {**chosen.privacy.table(), "delta": self.delta},
             "theory": chosen.theory.table(),
+            "evaluation": chosen.evaluation.table(),
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
             "model": {"parameters": self.model.d, "fingerprint": self.model_start},
             "engine": {"backend": self.backend.name, "ranks": ranks, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
@@ -114,8 +119,15 @@ def prepare(experiment: Experiment) -> Plan:
     start, fingerprint = model.vector.clone(), model.fingerprint()  # before trials move it
     federation = data.to(device, engine.torch_dtype)
     samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
+    smallest = min(experiment.local.smallest_batch(federation.sizes), PROBE_SAMPLES)
     with torch.random.fork_rng(devices=[]):
         model.probe(samples, classes)
+        if smallest < len(samples[1]):
+            model.probe((samples[0][:smallest], samples[1][:smallest]), classes)
+        model.enter(start, training=True)
+        buffers = model.buffers
+        if experiment.privacy.trust != "none":
+            model.refuse_moving_buffers()
         backend = choose_backend(engine, model, samples)
     if model.stochastic and engine.workers > 1:
         problem = f"={engine.workers}: this model draws random numbers in its forward pass (dropout). Use engine.workers=1."
@@ -123,11 +135,12 @@ def prepare(experiment: Experiment) -> Plan:
     algorithm.check_local(experiment.local)
     algorithm.check_dimension(model.d)
     mechanism, delta = _mechanism(experiment, model.d)
+    metrics = experiment.evaluation.build(classes)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
     limit = None if engine.memory_limit == "auto" else engine.memory_limit
     layout = layout_for(len(algorithm.client_slots), len(data), start, share, limit)
     spent = SpentSoFar(mechanism, delta or 0.0)
-    return Plan(experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, fingerprint)
+    return Plan(experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, buffers, fingerprint, metrics)
 
 
 def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:
@@ -181,6 +194,7 @@ def _check_types(experiment: Experiment) -> None:
         "server": ServerStep,
         "engine": Engine,
         "theory": Theory,
+        "evaluation": Evaluation,
     }
     for name, kind in kinds.items():
         value = getattr(experiment, name)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from normec.errors import BadInput
+from normec.files import write_atomically
 
 
 class Output(NamedTuple):
@@ -168,60 +169,24 @@ class RunFolder:
                 raise ValueError("it is not the output that the ledger names")
             return output
 
-    def save_model(self, module: nn.Module) -> None:
-        """Writes the parameters and buffers to model.safetensors."""
+    def save_model(self, module: nn.Module, made_by: dict[str, Any]) -> None:
+        """Writes the parameters and buffers to model.safetensors, with what makes the module."""
         entries = module.state_dict().items()
         state = {name: value.detach().clone().contiguous() for name, value in entries if isinstance(value, Tensor)}
-        write_atomically(self.path / "model.safetensors", lambda: save(state))
+        write_atomically(self.path / "model.safetensors", lambda: save(state, metadata={"model": json.dumps(made_by)}))
 
     def save_config(self, text: str) -> None:
         """Writes run.toml, from which the run can be repeated."""
         write_atomically(self.config, text.encode)
 
+    def save_clients(self, rows: list[dict[str, Any]]) -> None:
+        """Writes how each client fares, which only a simulation can know."""
+        write_atomically(
+            self.path / "clients.json", lambda: json.dumps({"simulation_only": rows}, allow_nan=False, ensure_ascii=False).encode()
+        )
+
     def save_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
-
-
-def new_folder(path: Path) -> Path:
-    """Makes a folder that holds nothing yet.
-
-    Raises:
-        BadInput: where it cannot be made, or holds something.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        occupied = any(path.iterdir())
-    except OSError as error:
-        raise BadInput("out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
-    if occupied:
-        raise BadInput("out", f": {path} is not an empty folder. Choose another folder.")
-    return path
-
-
-def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
-    """Writes a file beside `path`, makes it durable and moves it over `path`; a failure leaves `path` as it was."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(content())
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        _sync_folder(path.parent)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes a file's new name durable, where the system can."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _difference(saved: dict[str, Any], now: dict[str, Any]) -> str | None:

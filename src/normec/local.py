@@ -36,6 +36,16 @@ class LocalMethod(Settings):
             return ()
         return self._batches(samples, k, client, streams)
 
+    def smallest_batch(self, sizes: np.ndarray) -> int:
+        """The fewest samples that any mini-batch of clients with these sizes holds; at least 1."""
+        filled = sizes[sizes > 0]
+        return int(self._last_batch(filled).min()) if len(filled) else 1
+
+    def _last_batch(self, sizes: np.ndarray) -> np.ndarray:
+        """Of clients with these sizes, the samples in the last mini-batch of a pass."""
+        last: np.ndarray = (sizes - 1) % self.batch_size + 1
+        return last
+
     def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
         raise NotImplementedError
 
@@ -47,6 +57,9 @@ class GD(LocalMethod):
     """Local gradient descent: x_{j+1} = x_j − (γ / T) ∇f_i(x_j), j < T (Algorithm 1 with T steps)."""
 
     method: ClassVar[str] = "gd"
+
+    def _last_batch(self, sizes: np.ndarray) -> np.ndarray:
+        return sizes
 
     def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
         return [slice(None)] * self.steps
@@ -85,6 +98,10 @@ class SGD(LocalMethod):
     """Stochastic gradient: T mini-batches, each drawn without replacement from all of the client's samples."""
 
     method: ClassVar[str] = "sgd"
+
+    def _last_batch(self, sizes: np.ndarray) -> np.ndarray:
+        drawn: np.ndarray = np.minimum(sizes, self.batch_size)
+        return drawn
 
     def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
         generator = streams.generator("local", k, client)

@@ -14,13 +14,14 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
-from normec.evaluation import evaluate, gradient
+from normec.evaluation import Scores, by_client, evaluate, gradient
 from normec.experiment import Plan
 from normec.folder import Output, RunFolder
 from normec.memory import Memory, merged
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
+from normec.saved import saved_as
 from normec.streams import seed_global_generator
 from normec.summary import End, ledger_header, summarize
 from normec.theory.certificate import certificate
@@ -46,13 +47,14 @@ class Observer(Protocol):
 class State:
     """Where a run stands between two rounds: all that a checkpoint holds.
 
-    server: the algorithm's slots. optimizer: those of the server's step.
+    buffers: the model's moving ones, (m,). server: the algorithm's slots. optimizer: those of the server's step.
     exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise (`Mechanism.exposure`).
     given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
     far, one download each.
     """
 
     x: Tensor
+    buffers: Tensor
     server: Slots
     optimizer: Slots
     memory: Memory
@@ -94,6 +96,7 @@ class Recorder:
         tensors, counts = found
         self._check_shapes(tensors, state)
         state.x = tensors["x"].to(state.x.device)
+        state.buffers = tensors.get("buffers", state.buffers).to(state.x.device)
         state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
         state.optimizer = tuple(tensors[f"optimizer.{slot}"].to(state.x.device) for slot in self.plan.experiment.server.slots)
         state.exposure = tensors["exposure"]
@@ -172,14 +175,17 @@ class Recorder:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
+        self.plan.model.start_from(state.buffers)
         module = self.plan.model.load(state.x)
         if not self.ranks.first:
             return {}
         verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
-        end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure, verdict)
+        clients = by_client(self.plan.model, state.x, self.plan.federation)
+        end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients)
         summary = summarize(self.plan, end, self._description)
         if self.folder:
-            self.folder.save_model(module)
+            self.folder.save_clients(clients)
+            self.folder.save_model(module, saved_as(self.plan))
             self.folder.save_summary(summary)
         return summary
 
@@ -225,7 +231,7 @@ class Recorder:
 
     def _tensors(self, state: State) -> dict[str, Tensor]:
         """The vectors of a state under the names that a checkpoint gives them."""
-        tensors = {"x": state.x, "exposure": state.exposure}
+        tensors = {"x": state.x, "exposure": state.exposure} | ({"buffers": state.buffers} if len(state.buffers) else {})
         tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
         optimizer = self.plan.experiment.server.slots
         tensors |= {f"optimizer.{slot}": vector for slot, vector in zip(optimizer, state.optimizer, strict=True)}
@@ -238,6 +244,7 @@ class Recorder:
         if not self.ranks.first:
             return
         state.seconds = time.perf_counter() - self._clock
+        self.plan.model.start_from(state.buffers)
         row = self._row(state, statistics)
         self.metrics.append(row)
         if self.folder:
@@ -247,13 +254,14 @@ class Recorder:
 
     def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
         algorithm, d = self.plan.experiment.algorithm, self.plan.model.d
+        beside = BYTES_OF_A_NUMBER * len(state.buffers)
         spent = self.plan.spent.after(self._counted(state.rounds_done))
         return {
             "round": state.rounds_done,
             **self._scores(state),
             "transmissions": state.transmissions,
-            "bytes_up": algorithm.operator.message_bytes(d) * state.transmissions,
-            "bytes_down": BYTES_OF_A_NUMBER * d * algorithm.vectors_down * state.computations,
+            "bytes_up": (algorithm.operator.message_bytes(d) + beside) * state.transmissions,
+            "bytes_down": (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations,
             "epsilon": spent if math.isfinite(spent) else None,
             "seconds": round(state.seconds, 3),
             "simulation_only": self._simulation_only(state, statistics),
@@ -275,14 +283,14 @@ class Recorder:
         seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.x.device)
         return gradient(self.plan.model, state.x, self.plan.federation)
 
-    def _scores(self, state: State) -> dict[str, float | None]:
-        """The losses, or nulls in a round that is not evaluated."""
+    def _scores(self, state: State) -> dict[str, Any]:
+        """The losses and metrics, or nulls in a round that is not evaluated."""
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
-            return {"train_loss": None, "test_loss": None, "test_accuracy": None}
+            return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()
         seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
         drop_broken = self.plan.mechanism.trust != "none"
-        scores = evaluate(self.plan.model, state.x, self.plan.federation, drop_broken)
+        scores = evaluate(self.plan.model, state.x, self.plan.federation, self.plan.metrics, drop_broken)
         for name, value in (("training", scores.train_loss), ("test", scores.test_loss)):
             if value is not None and not math.isfinite(value):
                 raise TrainingFailed(f"round {state.rounds_done}: the {name} loss is {value}. Lower algorithm.server_lr or local.lr.")
-        return scores._asdict()
+        return scores.row()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normec.algorithms import Descent
+from normec.evaluation import spread
 from normec.experiment import Plan
 from normec.privacy import PER_CLIENT, Mechanism, Spent, by_group_privacy, realised
 from normec.version import __version__
@@ -54,7 +55,7 @@ class End(NamedTuple):
     """How a run ended.
 
     last: the last line of the metrics. given_up: rounds that released nothing. exposure: the clients' (M,). theory: the
-    verdict of the theorems, if it was asked for.
+    verdict of the theorems, if it was asked for. clients: how each one fares, as `evaluation.by_client`.
     """
 
     claim: Spent
@@ -62,6 +63,7 @@ class End(NamedTuple):
     given_up: int
     exposure: Tensor
     theory: dict[str, Any] | None
+    clients: list[dict[str, Any]]
 
 
 def ledger_header(plan: Plan) -> dict[str, Any]:
@@ -127,6 +129,8 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "sensitivity": mechanism.sensitivity if math.isfinite(mechanism.sensitivity) else None,
         "noise": plan.experiment.privacy.noise if private else None,
         "theory": end.theory,
+        "simulation_only": {"spread": spread(end.clients)},
+        "metrics": last.get("metrics"),
         "test_accuracy": last["test_accuracy"],
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],

@@ -16,6 +16,7 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Clients, Engine, Ranks, Workers
 from normec.errors import BadInput
+from normec.evaluation import Evaluation
 from normec.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.folder import Output, RunFolder
 from normec.interrupts import deferred_interrupt
@@ -52,6 +53,7 @@ def train(
     loss: Loss = functional.cross_entropy,
     engine: Engine | None = None,
     theory: Theory | None = None,
+    evaluation: Evaluation | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     observer: Observer | None = None,
@@ -60,6 +62,7 @@ def train(
 
     server: the server's step on the model, `normec.ServerMomentum()` or `normec.ServerAdam()`; by default the plain one.
     model: makes the torch.nn.Module; it may ask for `input_shape` and `classes`. loss: (outputs, targets) → batch mean.
+    evaluation: `normec.Evaluation(metrics=("torchmetrics.classification:MulticlassF1Score",))` adds metrics to loss and accuracy.
     theory: `normec.Theory(check=True)` puts a verdict of the convergence theorems into the summary.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
     observer: who watches; `normec.ConsoleObserver()` shows progress.
@@ -70,7 +73,8 @@ def train(
         KeyboardInterrupt: at the end of the round in which Ctrl-C was pressed, with a checkpoint.
     """
     schedule, step = Schedule(rounds=rounds, seed=seed), server or Descent()
-    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, step, loss, engine or Engine(), theory or Theory())
+    how = engine or Engine(), theory or Theory(), evaluation or Evaluation()
+    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, step, loss, *how)
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
     ranks = Ranks.join()
@@ -104,6 +108,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             backend=plan.backend,
             ranks=ranks,
             strict=mechanism.trust == "none",
+            counters=plan.model.counters,
             lattice=mechanism.lattice,
         )
         if not _stand_together(state, recorder.resume(state), ranks) and algorithm.starts_from_updates:
@@ -118,7 +123,7 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
-                total, statistics = clients.round(state.x, state.server, cohort, k)
+                total, state.buffers, statistics = clients.round(state.x, state.buffers, state.server, cohort, k)
                 released = ranks.agree(stored.released if stored else mechanism.release(total, participants, streams, k))
                 recorder.commit(k, Output(cohort, released))
                 mean = released.to(state.x.dtype)
@@ -149,7 +154,7 @@ def _start(plan: Plan, ranks: Ranks) -> State:
     memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, layout)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64, device="cpu")
     server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
-    return State(x, server, plan.experiment.server.start(x), memory, exposure)
+    return State(x, plan.buffers.clone(), server, plan.experiment.server.start(x), memory, exposure)
 
 
 def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:

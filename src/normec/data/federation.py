@@ -23,7 +23,8 @@ class Federation:
     depend on the order in which clients are given. Ids are opaque keys. A client may hold no samples.
 
     x: (n, …) features. y: (n, …) targets; integers are class labels. ids: the M client ids.
-    offsets: (M + 1,) where each client's samples start. test: pooled (x, y) or None.
+    offsets: (M + 1,) where each client's samples start. test: pooled (x, y) or None. test_owners: the position among `ids` of each
+    test sample's client, where the test set has owners.
     classes: names of the classes, for label targets. notes: what a reader of the source should be told.
     """
 
@@ -34,6 +35,7 @@ class Federation:
     test: tuple[Tensor, Tensor] | None = None
     classes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    test_owners: np.ndarray | None = None
 
     @classmethod
     def from_arrays(
@@ -43,10 +45,13 @@ class Federation:
         client_ids: Sequence[Hashable] | np.ndarray,
         *,
         test: tuple[Any, Any] | None = None,
+        test_client_ids: Sequence[Hashable] | np.ndarray | None = None,
         classes: Sequence[str] | None = None,
         empty_clients: Sequence[Hashable] = (),
     ) -> Federation:
         """From arrays or tensors x (n, …), y (n,) and the id of each sample's client.
+
+        test: (x, y), pooled; test_client_ids: whose each of its samples is, for results by client.
 
         Strings in y become classes in sorted order; integers must be 0 … C − 1 for C classes; floats are regression
         targets. classes: the class names, where the samples need not show every class. empty_clients: ids of further
@@ -56,6 +61,7 @@ class Federation:
             BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
         """
         codes, ids = _group(client_ids, empty_clients)
+        owners = _owners(test_client_ids, test, ids)
         features = as_features("x", x)
         if not features.numel() or len(features) != len(codes):
             problem = f" has shape {tuple(features.shape)} for {len(codes)} client_ids. Give one row and one id a sample, at least one."
@@ -69,7 +75,7 @@ class Federation:
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
         if not np.array_equal(order, np.arange(len(order))):
             features, labels = features[torch.from_numpy(order)], labels[torch.from_numpy(order)]
-        return cls(features, labels, ids, offsets, held_out, names)
+        return cls(features, labels, ids, offsets, held_out, names, test_owners=owners if held_out else None)
 
     @classmethod
     def from_clients(
@@ -142,6 +148,8 @@ class Federation:
         for tensor in (self.x, self.y, *(self.test or ())):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().cpu().numpy().tobytes())
+        if self.test_owners is not None:
+            digest.update(self.test_owners.astype(np.int64).tobytes())
         digest.update(self.offsets.astype(np.int64).tobytes())
         return digest.hexdigest()
 
@@ -158,6 +166,23 @@ def _test_set(test: tuple[Any, Any], classes: tuple[str, ...] | None, like: Tens
         problem = f" has {len(y)} targets and samples of shape {tuple(x.shape)}. Give one target a sample, shaped as in training."
         raise BadInput("test", problem)
     return x, y
+
+
+def _owners(
+    client_ids: Sequence[Hashable] | np.ndarray | None, test: tuple[Any, Any] | None, ids: tuple[Hashable, ...]
+) -> np.ndarray | None:
+    """The position of each test sample's client among the ids."""
+    if client_ids is None:
+        return None
+    if test is None or len(client_ids) != len(test[1]):
+        held = f"{len(test[1])} test samples" if test else "no test set"
+        raise BadInput("test_client_ids", f" names {len(client_ids)} clients for {held}. Give one id a test sample.")
+    position = {key: index for index, key in enumerate(ids)}
+    keys = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
+    for key in keys:
+        if key not in position:
+            raise BadInput("test_client_ids", f" names {key!r}, which is no client. Name it in empty_clients, or correct it.")
+    return np.array([position[key] for key in keys], dtype=np.int64)
 
 
 def _group(client_ids: Sequence[Hashable] | np.ndarray, empty: Sequence[Hashable]) -> tuple[np.ndarray, tuple[Hashable, ...]]:

@@ -11,12 +11,19 @@ from normec.errors import BadInput, count, nearest
 
 
 class Table(NamedTuple):
-    """Samples as read: x (n, …), y (n,), the id of each sample's client if the source has them, what to tell of it."""
+    """Samples as read: x (n, …), y (n,), the id of each sample's client if the source has them, what to tell of it.
+
+    test: (x, y) where the source brings its own test set. classes: their names, where the labels are positions among them.
+    text: x holds the codes of characters, which stay whole numbers and in the order of the text.
+    """
 
     x: np.ndarray
     y: np.ndarray
     client: np.ndarray | None
     notes: tuple[str, ...] = ()
+    test: tuple[np.ndarray, np.ndarray] | None = None
+    classes: tuple[str, ...] | None = None
+    text: bool = False
 
 
 def read_digits() -> Table:
@@ -78,8 +85,8 @@ def _read_columns(path: Path, label_column: str, client_column: str, natural: bo
             f"={str(path)!r} has {table.num_rows} rows and {len(numeric)} numeric feature columns. Give at least one of each.",
         )
     x = np.column_stack([table[name].cast(pa.float64()).to_numpy() for name in numeric])
-    y = _values(table, label_column, "data.label_column")
-    client = _values(table, client_column, "data.client_column") if natural and client_column in table.column_names else None
+    y = values(table, label_column, "data.label_column")
+    client = values(table, client_column, "data.client_column") if natural and client_column in table.column_names else None
     left_out = [name for name in kept if name not in numeric]
     notes = f"features: {', '.join(numeric)}" + (f"; left out, not numeric: {', '.join(left_out)}" if left_out else "")
     return Table(x, y, client, (notes,))
@@ -103,7 +110,7 @@ def _column(table: Any, setting: str, name: str) -> Any:
     return table[name]
 
 
-def _values(table: Any, name: str, setting: str) -> np.ndarray:
+def values(table: Any, name: str, setting: str) -> np.ndarray:
     """A label or id column as integers or strings, without missing values."""
     import pyarrow as pa
 
@@ -119,8 +126,8 @@ def _values(table: Any, name: str, setting: str) -> np.ndarray:
         return np.asarray(column.cast(pa.int64()).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
-    values = column.to_pylist()
-    raise BadInput(setting, f"={name!r} holds {kind} values such as {values[0]!r}. Use whole numbers or strings.")
+    held = column.to_pylist()
+    raise BadInput(setting, f"={name!r} holds {kind} values such as {held[0]!r}. Use whole numbers or strings.")
 
 
 def _is_numeric(kind: Any) -> bool:

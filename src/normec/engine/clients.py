@@ -76,6 +76,7 @@ class ClientStatistics:
 @dataclass(frozen=True)
 class _Block:
     total: Tensor
+    buffers: Tensor
     update_norms: Tensor
     residual_norms: Tensor
     saturated: int
@@ -88,7 +89,7 @@ class Clients:
     strict: end the run when an update is not finite (without privacy); otherwise such a client's message is zero and its
     memory stays (with privacy, where an error would tell on the client). backend: how local updates are computed. ranks:
     the processes that share the clients.
-    lattice: the step on which messages are transmitted, 0 for none.
+    lattice: the step on which messages are transmitted, 0 for none. counters: which moving buffers (bool, (m,)) are whole numbers.
     """
 
     federation: Federation
@@ -100,24 +101,34 @@ class Clients:
     backend: Backend
     ranks: Ranks
     strict: bool
+    counters: Tensor
     lattice: float = 0.0
 
-    def round(self, x: Tensor, server: Slots, cohort: np.ndarray, k: int) -> tuple[Tensor, ClientStatistics]:
-        """Round k at the model x (d,) and the server's slots: the sum (d,), in float64, of the cohort's messages, and statistics.
+    def round(self, x: Tensor, buffers: Tensor, server: Slots, cohort: np.ndarray, k: int) -> tuple[Tensor, Tensor, ClientStatistics]:
+        """Round k at the model x (d,), its moving buffers (m,) and the server's slots.
 
+        Returns the sum (d,), in float64, of the cohort's messages, the cohort's mean buffers (of counters the largest), and statistics.
         Clients that compute move their memories, whether or not they are in the cohort (a mask of shape (M,)).
         """
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         statistics, computing = ClientStatistics(), self.ranks.own(self.computing(cohort))
         self.memory.reserve(computing)
 
+        sums, largest = torch.zeros_like(buffers), torch.full_like(buffers, -torch.inf)
+
         def work(model: FlatModel, clients: np.ndarray) -> _Block:
+            model.start_from(buffers)
             return self._block(model, x, server, clients, cohort, k)
 
         for block in self.workers.map(work, self._blocks(computing, len(x))):
             total += block.total
+            sums += block.buffers.sum(0)
+            largest = torch.cat([largest[None], block.buffers]).amax(0)
             statistics.add(block)
-        return self.ranks.sum(total), statistics.over(self.ranks, x.device)
+        if len(buffers) and cohort.any():
+            sums, largest = self.ranks.sum(sums), self.ranks.largest(largest)
+            buffers = torch.where(self.counters, largest, sums / int(cohort.sum()))
+        return self.ranks.sum(total), buffers, statistics.over(self.ranks, x.device)
 
     def computing(self, cohort: np.ndarray) -> np.ndarray:
         """The indices of the clients that compute in a round with this cohort."""
@@ -129,7 +140,7 @@ class Clients:
         self.memory.reserve(everyone)
 
         def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
-            memory = self.algorithm.start(self._updates(model, x, clients, 0, None))
+            memory = self.algorithm.start(self._updates(model, x, clients, 0, None)[0])
             self.memory.write(clients, memory)
             return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
 
@@ -140,7 +151,7 @@ class Clients:
 
     def _block(self, model: FlatModel, x: Tensor, server: Slots, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
         memory = self.memory.read(clients)
-        update = self._updates(model, x, clients, k, self.algorithm.correction(memory, server))
+        update, buffers = self._updates(model, x, clients, k, self.algorithm.correction(memory, server))
         update_norms = row_norms(update)
         if self.strict and not bool(usable(update_norms).all()):
             first = clients[int((~usable(update_norms)).nonzero()[0, 0])]
@@ -153,9 +164,11 @@ class Clients:
         residual_norms = update_norms if step.residual is update else row_norms(step.residual)
         messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
         if not cohort[clients].all():
-            messages = messages[torch.from_numpy(cohort[clients]).to(x.device)]
+            transmitted = torch.from_numpy(cohort[clients]).to(x.device)
+            messages, buffers = messages[transmitted], buffers[transmitted]
         return _Block(
             total=messages.sum(0, dtype=torch.float64),
+            buffers=buffers,
             update_norms=update_norms,
             residual_norms=residual_norms,
             saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),
@@ -166,16 +179,17 @@ class Clients:
         rows = [self.streams.generator("compressor", k, client).random(like.shape[1]) for client in clients.tolist()]
         return torch.from_numpy(np.stack(rows)).to(like.device, like.dtype)
 
-    def _updates(self, model: FlatModel, x: Tensor, clients: np.ndarray, k: int, correction: Tensor | None) -> Tensor:
-        """Scaled local updates (G, d) of these clients, in the unit that the algorithm bounds.
+    def _updates(self, model: FlatModel, x: Tensor, clients: np.ndarray, k: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scaled local updates (G, d) of these clients, in the unit that the algorithm bounds, and their moving buffers (G, m).
 
         correction: (G, d), what every gradient of a client is corrected by.
         """
         out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
         tasks = [self._task(client, k, None if correction is None else correction[row]) for row, client in enumerate(clients.tolist())]
-        self.backend.updates(model, x, tasks, k, out)
+        buffers = torch.empty(len(clients), len(self.counters), dtype=torch.float64, device=x.device)
+        self.backend.updates(model, x, tasks, k, out, buffers)
         scale = self.algorithm.update_scale(self.local.lr)
-        return out if scale == 1.0 else out.mul_(scale)
+        return (out if scale == 1.0 else out.mul_(scale)), buffers
 
     def __post_init__(self) -> None:
         self._samples = lru_cache(maxsize=SAMPLES_KEPT)(self.federation.client)

@@ -32,8 +32,11 @@ class Backend(Protocol):
     name: str
     most_rows: int
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
-        """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`."""
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+        """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`.
+
+        And their moving buffers (G, m) into `buffers`; models with such are computed by the loop alone.
+        """
 
 
 class Loop:
@@ -43,13 +46,13 @@ class Loop:
     most_rows = 32
     """Clients in a block: few, so that several workers share a small federation."""
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
-        """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`.
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+        """As `Backend.updates`.
 
         Raises:
             TrainingFailed: where the model fails on a client's samples, naming it.
         """
-        for row, task in zip(out, tasks, strict=True):
+        for row, moved, task in zip(out, buffers, tasks, strict=True):
             seed_global_generator(task.seed(), x.device)
             try:
                 model.local_update(x, task.samples, task.schedule, task.steps, out=row)
@@ -59,3 +62,5 @@ class Loop:
                     f"round {k + 1}: the model fails on the {count(len(task.samples[1]), 'sample')} of client {task.client!r} "
                     f"({type(error).__name__}: {reason}). Change the model, or that client's data."
                 ) from error
+            if model.moving:
+                moved.copy_(model.buffers)

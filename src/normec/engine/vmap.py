@@ -39,15 +39,15 @@ class Vmap:
     def __init__(self) -> None:
         self._gradients: dict[int, AddGradients] = {}
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor) -> None:
-        """Writes the scaled local updates (G, d) of the tasks' clients, from the model x (d,), into `out`; k as for the loop.
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+        """As `Backend.updates`, for models without moving buffers.
 
         A model that turns out to do what vmap cannot, such as to draw random numbers from some round on, takes the loop.
         """
         try:
             self._together(model, x, tasks, out)
         except FAILURES:
-            Loop().updates(model, x, tasks, k, out)
+            Loop().updates(model, x, tasks, k, out, buffers)
 
     def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
         groups = _groups(tasks, lengths=_exact)
@@ -65,6 +65,8 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     """Why a model cannot be computed by vmap, tried on a few samples; None where it can."""
     if model.stochastic:
         return "its forward pass draws random numbers"
+    if model.moving:
+        return "its forward pass moves its buffers"
     if hasattr(model.module, "penalty"):
         return "it has a penalty"
     if any(isinstance(module, UNSUITED) for module in model.module.modules()):
@@ -81,7 +83,7 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
         return " ".join(str(error).split())[:200].rstrip(".")
-    Loop().updates(model, x, tasks, 0, expected)
+    Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0))
     if not bool(expected.isfinite().all()):
         return "its first updates are not finite"
     scale = float(expected.abs().max())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normec.errors import BadInput, TrainingFailed
+from normec.errors import BadInput, TrainingFailed, count
 from normec.local import Batch
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -34,8 +34,8 @@ class FlatModel:
     """One resident module whose trainable parameters are views of one vector (d,).
 
     Frozen parameters and buffers stay outside the vector, hence outside the norm and the noise; tied parameters enter
-    once. Buffers are put back to their first values before every use, so that nothing of one client's data reaches another
-    through them. d: the number of trainable parameters.
+    once. Buffers are put back to their common values before every use, so that nothing of one client's data reaches another
+    through them; those that the forward pass moves, such as running statistics, are `moving`. d: the number of trainable parameters.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device, dtype: torch.dtype) -> None:
@@ -57,6 +57,8 @@ class FlatModel:
         ]
         self.stochastic = False
         """Whether the forward pass was seen to draw random numbers in training."""
+        self.moving: list[int] = []
+        """The positions of the buffers that the forward pass was seen to change in training."""
 
     @property
     def d(self) -> int:
@@ -75,8 +77,30 @@ class FlatModel:
         except Exception as error:  # a module may hold what cannot be copied
             raise BadInput("engine.workers", f": this model cannot be copied ({error}). Use engine.workers=1.") from error
         twin = FlatModel(module, self.loss, self.vector.device, self.vector.dtype)
-        twin.stochastic = self.stochastic
+        twin.stochastic, twin.moving = self.stochastic, self.moving
         return twin
+
+    @property
+    def buffers(self) -> Tensor:
+        """The moving buffers as they stand, (m,) in float64, which holds counters exactly."""
+        held = [owner._buffers[name] for owner, name, _, _ in self._moving()]
+        parts = [torch.as_tensor(buffer, device=self.vector.device).double().reshape(-1) for buffer in held]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.vector.device)
+
+    @property
+    def counters(self) -> Tensor:
+        """Which numbers of the moving buffers (bool, (m,)) are whole."""
+        kinds = [torch.full((buffer.numel(),), not buffer.is_floating_point(), device=buffer.device) for _, _, buffer, _ in self._moving()]
+        return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.bool, device=self.vector.device)
+
+    def start_from(self, buffers: Tensor) -> None:
+        """Makes these (m,) the values that the moving buffers are put back to."""
+        saved = [saved for _, _, _, saved in self._moving()]
+        for values, part in zip(saved, torch.split(buffers, [each.numel() for each in saved]), strict=True):
+            values.copy_(part.view(values.shape))
+
+    def _moving(self) -> list[tuple[nn.Module, str, Tensor, Tensor]]:
+        return [self._buffers[position] for position in self.moving]
 
     def local_update(self, x: Tensor, samples: tuple[Tensor, Tensor], schedule: Sequence[Batch], steps: LocalSteps, out: Tensor) -> None:
         """Writes g = (x − T(x)) / γ into `out` (d,): the mean of the directions taken on the way from x (d,).
@@ -114,13 +138,18 @@ class FlatModel:
         """The module's outputs at parameters x, in evaluation mode.
 
         Raises:
-            TrainingFailed: where the module has other trainable parameters than at the start.
+            TrainingFailed: where it fails, or the module has other trainable parameters than at the start.
         """
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters]:
             raise TrainingFailed("the model's trainable parameters changed during the run. Fix which ones are trainable.")
         self.enter(x, training=False)
-        with torch.no_grad():
-            outputs: Tensor = self.module(features)
+        try:
+            with torch.no_grad():
+                outputs: Tensor = self.module(features)
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            problem = f"the model fails on {count(len(features), 'sample')} in evaluation ({type(error).__name__}: {reason})."
+            raise TrainingFailed(f"{problem} Change the model, or the data.") from error
         return outputs
 
     def load(self, x: Tensor) -> nn.Module:
@@ -132,7 +161,7 @@ class FlatModel:
         """Runs one training step on a few samples, so that an unsuitable model is refused before training.
 
         Raises:
-            BadInput: where it fails, does not fit the loss, or its forward pass changes its buffers or parameters.
+            BadInput: where it fails, does not fit the loss, or its forward pass changes its parameters.
         """
         start, before = self.vector.clone(), torch.get_rng_state()
         shape = tuple(samples[0].shape)
@@ -150,16 +179,25 @@ class FlatModel:
         except Exception as error:  # whatever a user's module or loss raises
             reason = " ".join(str(error).split()).rstrip(".")
             raise BadInput("model", f" or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.") from error
-        self.stochastic = not torch.equal(before, torch.get_rng_state())
-        for owner, name, buffer, saved in self._buffers:
-            if owner._buffers[name] is not buffer or not _same(buffer, saved):
-                problem = f" changes its buffer {name} in the forward pass, where one client's data would reach the others."
-                raise BadInput("model", problem + " Use GroupNorm in place of BatchNorm.")
+        self.stochastic |= not torch.equal(before, torch.get_rng_state())
+        for position, (owner, name, buffer, saved) in enumerate(self._buffers):
+            if position not in self.moving and (owner._buffers[name] is not buffer or not _same(buffer, saved)):
+                self.moving.append(position)
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters] or not torch.equal(start, self.vector):
             raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
 
+    def refuse_moving_buffers(self) -> None:
+        """Refuses a model whose buffers collect data.
+
+        Raises:
+            BadInput: naming the first of them.
+        """
+        for _, name, _, _ in self._moving():
+            problem = f" collects data in its buffer {name} in the forward pass, which no noise would protect."
+            raise BadInput("model", problem + " Use GroupNorm in place of BatchNorm (model.norm=group), or privacy.trust=none.")
+
     def enter(self, x: Tensor, training: bool) -> None:
-        """Puts the module at the parameters x (d,), with its first buffers, in training or evaluation mode."""
+        """Puts the module at the parameters x (d,), with its common buffers, in training or evaluation mode."""
         self.module.train(training)
         self.vector.copy_(x)
         for owner, name, buffer, saved in self._buffers:

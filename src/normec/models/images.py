@@ -19,14 +19,17 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class CNN(nn.Module):
-    """Two 3×3 convolutions with 32 and 64 channels, each normalized, then ReLU and 2×2 pooling; one linear layer."""
+    """Three 3×3 convolutions with 16, 32 and 64 channels, each normalized, then ReLU and 2×2 pooling; one linear layer.
+
+    d = 34,058 for 3×32×32 images and 10 classes.
+    """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, norm: Norm = "group") -> None:
         super().__init__()
         channels, height, width = as_image(input_shape)
         self.input_shape = (channels, height, width)
-        self.features = nn.Sequential(*_stage(channels, 32, norm), *_stage(32, 64, norm))
-        self.head = nn.Linear(64 * (height // 4) * (width // 4), classes)
+        self.features = nn.Sequential(*_stage(channels, 16, norm), *_stage(16, 32, norm), *_stage(32, 64, norm))
+        self.head = nn.Linear(64 * (height // 8) * (width // 8), classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, classes) of images (n, channels, height, width), or of the same numbers in another shape."""
@@ -37,7 +40,8 @@ class CNN(nn.Module):
 class ResNet20(nn.Module):
     """The residual network for CIFAR of He et al. 2016, Section 4.2: 20 layers, 16 to 64 channels, shortcuts without parameters.
 
-    GroupNorm takes the place of BatchNorm unless norm is "batch". d = 269,722 for 3×32×32 images and 10 classes.
+    GroupNorm takes the place of BatchNorm unless norm is "batch"; weights start as He et al. 2015 scale them.
+    d = 269,722 for 3×32×32 images and 10 classes.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int, norm: Norm = "group") -> None:
@@ -49,7 +53,7 @@ class ResNet20(nn.Module):
         self.head = nn.Linear(64, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.kaiming_uniform_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, classes) of images (n, channels, height, width), or of the same numbers in another shape."""
@@ -75,14 +79,14 @@ class _Block(nn.Module):
 
 
 def as_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """(channels, height, width) of a sample of shape (height, width) or (channels, height, width), at least 4 × 4.
+    """(channels, height, width) of a sample of shape (height, width) or (channels, height, width), at least 8 × 8.
 
     Raises:
         ValueError: for any other shape.
     """
     shape = (1, *input_shape) if len(input_shape) == 2 else input_shape
-    if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ValueError(f"samples of shape {input_shape} are no images of at least 4 × 4: (height, width) or (channels, height, width)")
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        raise ValueError(f"samples of shape {input_shape} are no images of at least 8 × 8: (height, width) or (channels, height, width)")
     return shape[0], shape[1], shape[2]
 
 

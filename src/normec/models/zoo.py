@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +13,22 @@ from torch.nn import functional
 
 from normec.errors import BadInput, nearest
 from normec.imports import load_object, looks_like_import_path
+from normec.models.images import CNN, ResNet20
+from normec.models.text import CharLM
 from normec.settings import Settings, Text
 
 Factory = Callable[..., nn.Module]
 
 
 class Model(Settings):
-    """The `[model]` section. name: a built-in one, or `package.module:factory`. loss: "cross-entropy", or `package.module:function`."""
+    """The `[model]` section. name: a built-in one, or `package.module:factory`. loss: "cross-entropy", or `package.module:function`.
+
+    norm: of cnn and resnet20, "group" (by default) or "batch", whose running statistics only runs without privacy allow.
+    """
 
     name: Text = "logistic"
     loss: Text = "cross-entropy"
+    norm: Literal["group", "batch"] | None = None
 
 
 def logistic(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -37,17 +44,39 @@ def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(_features(input_shape), 64), nn.ReLU(), nn.Linear(64, classes))
 
 
-MODELS: dict[str, Factory] = {"logistic": logistic, "mlp": mlp}
+MODELS: dict[str, Factory] = {"logistic": logistic, "mlp": mlp, "cnn": CNN, "resnet20": ResNet20, "charlm": CharLM}
 
 
-def factory(name: str) -> Factory:
-    """The factory that a `[model]` section names."""
+def factory(model: Model) -> Factory:
+    """The factory that a `[model]` section names.
+
+    Raises:
+        BadInput: for an unknown name, or a norm for a model that has none to choose.
+    """
+    name = model.name
     if looks_like_import_path(name):
         make: Factory = load_object("model.name", name)
-        return make
-    if name not in MODELS:
+    elif name in MODELS:
+        make = MODELS[name]
+    else:
         raise BadInput("model.name", f"={name!r} is not known. {nearest(name, MODELS)} A factory of your own: package.module:factory.")
-    return MODELS[name]
+    if model.norm is None:
+        return make
+    if "norm" not in inspect.signature(make).parameters:
+        raise BadInput("model.norm", f"={model.norm!r} acts only with cnn and resnet20. Remove it, or change model.name.")
+    return functools.partial(make, norm=model.norm)
+
+
+def address(make: Factory) -> dict[str, str] | None:
+    """What names a factory in a `[model]` section; None for one that cannot be imported again."""
+    if isinstance(make, functools.partial):
+        inner = address(make.func)
+        return None if inner is None or make.args else inner | {str(key): value for key, value in make.keywords.items()}
+    for name, known in MODELS.items():
+        if make is known:
+            return {"name": name}
+    module, name = getattr(make, "__module__", "__main__"), getattr(make, "__qualname__", "<unnamed>")
+    return None if module == "__main__" or "<" in name else {"name": f"{module}:{name}"}
 
 
 def loss_function(name: str) -> Callable[[Tensor, Tensor], Tensor]:

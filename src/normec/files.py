@@ -1,0 +1,52 @@
+"""Files and folders, written so that a killed process leaves them usable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from normec.errors import BadInput
+
+
+def new_folder(path: Path) -> Path:
+    """Makes a folder that holds nothing yet.
+
+    Raises:
+        BadInput: where it cannot be made, or holds something.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        occupied = any(path.iterdir())
+    except OSError as error:
+        raise BadInput("out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
+    if occupied:
+        raise BadInput("out", f": {path} is not an empty folder. Choose another folder.")
+    return path
+
+
+def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
+    """Writes a file beside `path`, makes it durable and moves it over `path`; a failure leaves `path` as it was."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(content())
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        _sync_folder(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    """Makes a file's new name durable, where the system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,44 @@
+"""Text, character by character: a fixed alphabet, and a recurrent network that predicts the next character."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor, nn
+
+ALPHABET = "\n" + "".join(map(chr, range(32, 127))) + "\N{REPLACEMENT CHARACTER}"
+"""Newline, printable ASCII, and one last symbol for every other character. It is fixed, so that it tells nothing of the data."""
+CLASSES = ("newline", "space", *ALPHABET[2:-1], "other")
+"""The names of the characters, in the order of their codes."""
+
+
+def encode(text: str) -> np.ndarray:
+    """The codes (n,) of a text's characters, int64: their positions in the alphabet."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
+    codes = np.where((points >= 32) & (points < 127), points - 31, len(ALPHABET) - 1)
+    codes[points == ord("\n")] = 0
+    return codes
+
+
+class CharLM(nn.Module):
+    """The next character after a window: an embedding of 32 numbers, one LSTM with 96 units, and one linear layer on its last state.
+
+    The task is LEAF's on Shakespeare (Caldas et al. 2018), the network a smaller one. d = 62,433.
+
+    Raises:
+        ValueError: for samples that are no windows of text, or other classes than the alphabet's.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        if len(input_shape) != 1 or classes != len(ALPHABET):
+            problem = f"samples of shape {input_shape} in {classes} classes are no windows of text"
+            raise ValueError(f"{problem}: shape (length,), {len(ALPHABET)} classes")
+        self.embedding = nn.Embedding(len(ALPHABET), 32)
+        self.lstm = nn.LSTM(32, 96, batch_first=True)
+        self.head = nn.Linear(96, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, classes) of the characters that follow windows of codes (n, length)."""
+        states, _ = self.lstm(self.embedding(x))
+        logits: Tensor = self.head(states[:, -1])
+        return logits

@@ -1,0 +1,56 @@
+"""Trained models: what a run saves beside the parameters, and the module that comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from normec.errors import BadInput
+from normec.experiment import Plan
+from normec.models import Factory, Model, address, build, factory
+
+
+def saved_as(plan: Plan) -> dict[str, Any]:
+    """What makes the module of a run again: its factory, where that has a name, the shape of a sample and the number of classes."""
+    data = plan.experiment.data
+    classes = len(data.classes) if data.classes else None
+    return {"factory": address(plan.experiment.model), "input_shape": list(data.x.shape[1:]), "classes": classes}
+
+
+def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
+    """The trained model of a run's folder, on the CPU and in evaluation mode.
+
+    model: its factory, needed where the run had one that cannot be imported by name (a lambda, or a function of a script).
+    A built-in model, or a factory by import path, is made again by itself; the latter runs the module that it names.
+
+    Raises:
+        BadInput: for a folder without a model, and for a factory that makes another module.
+    """
+    path = Path(folder) / "model.safetensors"
+    if not path.is_file():
+        raise BadInput("folder", f": {folder} holds no model.safetensors. Give the folder of a run that has ended.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            saved = json.loads(file.metadata()["model"])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        known = Model(**saved["factory"]) if saved["factory"] else None
+        sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, ValidationError) as error:
+        raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
+    if model is None and known is None:
+        raise BadInput("model", f": the model of {folder} cannot be made by name. Give the factory that the run had.")
+    module = build(model or factory(known or Model()), sample, classes, seed=0)
+    kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    module = module.to(kinds.pop()) if len(kinds) == 1 else module
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise BadInput("model", f": it makes another module than that of {folder} ({reason}). Give the factory that the run had.") from None
+    return module.eval()

@@ -1,0 +1,76 @@
+"""A trained model comes back from its folder as it was, or with one sentence why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import normec
+from normec.models import mlp
+
+X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 3, 40)
+
+
+def own_factory(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Tied weights, a frozen one and an integer buffer."""
+    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, classes))
+    module[1].weight = module[0].weight
+    module[3].bias.requires_grad_(False)
+    return module
+
+
+def trained(model: Any, folder: Path, dtype: Any = "float32") -> normec.Run:
+    return normec.train(
+        model=model, data=normec.Federation.from_arrays(X, Y, np.arange(40) % 4), algorithm=normec.FedAvg(), local=normec.GD(),
+        participation=normec.Full(), privacy=normec.Privacy(trust="none"), rounds=2, out=folder, engine=normec.Engine(dtype=dtype),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("model", [mlp, own_factory])
+def test_a_model_comes_back_as_it_was(tmp_path: Path, model: Any, dtype: str) -> None:
+    run = trained(model, tmp_path, dtype)
+    loaded = normec.load_model(tmp_path)
+    x = torch.from_numpy(X).to(torch.float64 if dtype == "float64" else torch.float32)
+    assert not loaded.training and torch.equal(loaded(x), run.model.eval()(x))
+
+
+def test_a_factory_without_a_name_must_be_given(tmp_path: Path) -> None:
+    run = trained(lambda: nn.Linear(6, 3), tmp_path)
+    with pytest.raises(normec.BadInput, match=r"cannot be made by name\. Give the factory"):
+        normec.load_model(tmp_path)
+    x = torch.from_numpy(X)
+    assert torch.equal(normec.load_model(tmp_path, lambda: nn.Linear(6, 3))(x), run.model(x))
+    with pytest.raises(normec.BadInput, match="makes another module"):
+        normec.load_model(tmp_path, lambda: nn.Linear(6, 4))
+
+
+def test_the_norm_of_a_built_in_model_is_kept(tmp_path: Path, command: Any) -> None:
+    images = np.random.default_rng(0).random((12, 64), dtype=np.float32)
+    np.savez(tmp_path / "t.npz", x=images.reshape(12, 8, 8), y=np.arange(12) % 2)
+    for norm in ("batch", "group"):
+        done = command(
+            "train", f"data.source={tmp_path / 't.npz'}", "data.clients=2", "model.name=cnn", f"model.norm={norm}", "rounds=1",
+            "privacy.trust=none", "local.steps=1", "--out", str(tmp_path / norm),
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        kinds = {type(module) for module in normec.load_model(tmp_path / norm).modules()}
+        assert (nn.BatchNorm2d in kinds) == (norm == "batch")
+
+
+def test_folders_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(normec.BadInput, match=r"holds no model\.safetensors"):
+        normec.load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(normec.BadInput, match="is damaged, or of another program"):
+        normec.load_model(tmp_path)
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(normec.BadInput, match="is damaged, or of another program"):
+        normec.load_model(tmp_path)
