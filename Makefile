@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench results docs clean
 
 demo: $(VENV)/.package  ## install, and train the built-in private demo
 	$(BIN)/normec train
@@ -16,14 +16,17 @@ check: $(VENV)/.dev  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench  ## measure the README's table and draw its picture (about 5 minutes on 2 cores)
+bench: $(VENV)/.bench .venv-peers/.done  ## time the engine beside pfl, Flower and the usual loops (about 15 minutes on 2 cores)
+	$(BIN)/python benchmarks/engine_speed.py --peers .venv-peers/bin/python
+
+results: $(VENV)/.bench  ## measure the README's table and draw its picture (about 5 minutes on 2 cores)
 	$(BIN)/python benchmarks/demo_comparison.py
 
 docs: $(VENV)/.docs  ## build docs/_build/index.html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build
 
 clean:
-	rm -rf $(VENV) docs/_build
+	rm -rf $(VENV) .venv-peers docs/_build
 
 $(VENV)/.package: pyproject.toml constraints.txt
 	@echo "installing into $(VENV): a minute or two"
@@ -33,4 +36,10 @@ $(VENV)/.package: pyproject.toml constraints.txt
 
 $(VENV)/.%: $(VENV)/.package
 	$(INSTALL) --editable ".[$*]"
+	touch $@
+
+.venv-peers/.done: benchmarks/peers.txt
+	@echo "installing pfl and Flower into .venv-peers: some minutes"
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --requirement benchmarks/peers.txt
 	touch $@

@@ -190,3 +190,31 @@ def test_client_column_is_read_only_where_it_makes_the_clients(tmp_path: Path) -
 def test_training_loss_is_the_mean_over_clients() -> None:
     run = quadratic([np.full((9, 1), 2.0), np.full((1, 1), 4.0)], algorithm=normec.DPFedAvgClip(), rounds=1)
     assert run.metrics[0]["train_loss"] == pytest.approx((2.0 + 8.0) / 2)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_memory_mapped_array_stays_where_it_is(tmp_path: Path, grouped: bool) -> None:
+    """Clients are views of the file, or index it; the run is that of the array in RAM."""
+    rows = np.random.default_rng(0).normal(size=(4000, 12)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    y = (rows[:, 0] > 0).astype(int)
+    ids = np.repeat(np.arange(500), 8) if grouped else np.random.default_rng(1).integers(0, 500, 4000)
+    data = normec.Federation.from_arrays(mapped, y, ids)
+    moved = data.to(torch.device("cpu"), torch.float32)
+    assert moved.x.data_ptr() == mapped.__array_interface__["data"][0]  # no copy
+    assert (moved.rows is None) == grouped and (moved.client(7)[0]._base is not None) == grouped
+    in_ram = normec.Federation.from_arrays(rows, y, ids)
+    assert all(torch.equal(a, b) for i in range(len(data)) for a, b in zip(data.client(i), in_ram.client(i), strict=True))
+    ends = [
+        normec.train(
+            model=lambda: torch.nn.Linear(12, 2), data=each, algorithm=normec.FedNormEC(lazy=True), local=normec.GD(), rounds=3,
+            participation=normec.Poisson(rate=0.2), privacy=normec.Privacy(trust="central", epsilon=4.0),
+        ).model.weight
+        for each in (data, in_ram)
+    ]  # fmt: skip
+    assert torch.equal(*ends)  # type: ignore[arg-type]
+    rows[3000, 2] = np.nan
+    np.save(tmp_path / "x.npy", rows)
+    with pytest.raises(normec.BadInput, match=r"1 row with NaN or infinite values .first: row 3000"):
+        normec.Federation.from_arrays(np.load(tmp_path / "x.npy", mmap_mode="r"), y, ids)

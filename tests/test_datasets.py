@@ -70,7 +70,18 @@ def test_the_catalogue_holds_every_partition() -> None:
 def test_without_a_source_it_lists_them(command: Command) -> None:
     done = command("datasets")
     assert done.code == 0 and done.err == ""
-    for name in ("digits", "cifar10", "PATH.csv", "package.module:function", "iid", "dirichlet", "shards", "power-law", "column"):
+    for name in (
+        "digits",
+        "cifar10",
+        "PATH.csv",
+        "PATH.txt",
+        "package.module:function",
+        "iid",
+        "dirichlet",
+        "shards",
+        "power-law",
+        "column",
+    ):
         assert len([line for line in done.out.splitlines() if line.startswith(f"  {name}: ")]) == 1
     assert json.loads(command("datasets", "--json").out) == catalogue()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from normec.errors import BadInput, count
 
+NUMBERS_AT_ONCE = 2**24
+"""That are checked together, so that an array as large as the memory can be checked."""
+
 
 def as_features(name: str, x: Any) -> Tensor:
     """Features (n, …) as a finite tensor; any array of numbers that numpy or torch can read.
@@ -17,12 +21,16 @@ def as_features(name: str, x: Any) -> Tensor:
     Raises:
         BadInput: where they are no numbers, have no sample axis, or are not finite.
     """
-    return finite(name, torch.from_numpy(_array(name, x, kinds="fiub")))
+    array = _array(name, x, kinds="fiub")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor is it written to
+        return finite(name, torch.from_numpy(array))
 
 
 def finite(name: str, values: Tensor) -> Tensor:
     """The values (n, …), refused with a count and the first row where any is NaN or infinite."""
-    if values.is_floating_point() and not bool(values.isfinite().all()):
+    parts = torch.split(values, max(NUMBERS_AT_ONCE // max(values[:1].numel(), 1), 1))
+    if values.is_floating_point() and not all(bool(part.isfinite().all()) for part in parts):
         bad = (~values.isfinite()).reshape(len(values), -1).any(dim=1).nonzero()[:, 0]
         where = f"(first: row {int(bad[0])}, counting from 0)"
         raise BadInput(name, f" has {count(len(bad), 'row')} with NaN or infinite values {where}. Clean the data.")

@@ -25,6 +25,7 @@ class Federation:
     x: (n, …) features. y: (n, …) targets; integers are class labels. ids: the M client ids.
     offsets: (M + 1,) where each client's samples start. test: pooled (x, y) or None. test_owners: the position among `ids` of each
     test sample's client, where the test set has owners.
+    rows: (n,) the row of `x` that each sample is, where `x` is a file in memory whose rows are not grouped by client; else None.
     classes: names of the classes, for label targets. notes: what a reader of the source should be told.
     """
 
@@ -36,6 +37,7 @@ class Federation:
     classes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     test_owners: np.ndarray | None = None
+    rows: Tensor | None = None
 
     @classmethod
     def from_arrays(
@@ -73,9 +75,11 @@ class Federation:
         held_out = _test_set(test, names, features) if test and len(test[0]) else None
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
-        if not np.array_equal(order, np.arange(len(order))):
-            features, labels = features[torch.from_numpy(order)], labels[torch.from_numpy(order)]
-        return cls(features, labels, ids, offsets, held_out, names, test_owners=owners if held_out else None)
+        rows = None if np.array_equal(order, np.arange(len(order))) else torch.from_numpy(order)
+        labels = labels if rows is None else labels[rows]
+        if rows is not None and not _is_mapped(x):
+            features, rows = features[rows], None
+        return cls(features, labels, ids, offsets, held_out, names, test_owners=owners if held_out else None, rows=rows)
 
     @classmethod
     def from_clients(
@@ -125,9 +129,9 @@ class Federation:
         return np.diff(self.offsets)
 
     def client(self, index: int) -> tuple[Tensor, Tensor]:
-        """The samples of one client, as views."""
+        """The samples of one client, as views where its rows lie together."""
         start, stop = self.offsets[index], self.offsets[index + 1]
-        return self.x[start:stop], self.y[start:stop]
+        return (self.x[start:stop] if self.rows is None else self.x[self.rows[start:stop]]), self.y[start:stop]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Federation:
         """On a device, floating-point features and targets in a dtype.
@@ -140,18 +144,28 @@ class Federation:
             return finite(f"{name}, in {dtype},", t.to(device, dtype)) if t.is_floating_point() else t.to(device)
 
         test = (move("test x", self.test[0]), move("test y", self.test[1])) if self.test is not None else None
-        return replace(self, x=move("x", self.x), y=move("y", self.y), test=test)
+        rows = None if self.rows is None else self.rows.to(device)
+        return replace(self, x=move("x", self.x), y=move("y", self.y), test=test, rows=rows)
 
     def fingerprint(self) -> str:
         """A hash of all samples and of who holds them."""
         digest = hashlib.blake2b(repr((self.ids, self.classes)).encode(), digest_size=16)
-        for tensor in (self.x, self.y, *(self.test or ())):
+        for tensor in (self.x, self.y, *(self.test or ()), *([] if self.rows is None else [self.rows])):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().cpu().numpy().tobytes())
+            digest.update(tensor.contiguous().cpu().numpy().reshape(-1).data)
         if self.test_owners is not None:
             digest.update(self.test_owners.astype(np.int64).tobytes())
         digest.update(self.offsets.astype(np.int64).tobytes())
         return digest.hexdigest()
+
+
+def _is_mapped(x: Any) -> bool:
+    """Whether an array is a file in memory, of which the system keeps in RAM what it can spare."""
+    while isinstance(x, np.ndarray):
+        if isinstance(x, np.memmap):
+            return True
+        x = x.base
+    return False
 
 
 def _checked(classes: Sequence[str]) -> tuple[str, ...]:

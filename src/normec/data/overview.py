@@ -19,6 +19,7 @@ SOURCES = (
     ("PATH.parquet", "a table, or a column of encoded images", "as found", NATURAL),
     ("PATH.csv", "a table", "as found", NATURAL),
     ("PATH.npz", "arrays x, y and, for natural clients, client", "as found", NATURAL),
+    ("PATH.txt", "a play, to predict the next of 97 characters", "data.window (40) characters", "a simulated client, or a speaker"),
     ("package.module:function", "returns a normec.Federation", "as returned", "who its ids name"),
 )
 PARTITIONS = (

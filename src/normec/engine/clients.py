@@ -192,7 +192,8 @@ class Clients:
         return (out if scale == 1.0 else out.mul_(scale)), buffers
 
     def __post_init__(self) -> None:
-        self._samples = lru_cache(maxsize=SAMPLES_KEPT)(self.federation.client)
+        mapped = self.federation.rows is not None  # whose samples are copies, not to be kept
+        self._samples = self.federation.client if mapped else lru_cache(maxsize=SAMPLES_KEPT)(self.federation.client)
 
     def _task(self, client: int, k: int, correction: Tensor | None) -> Task:
         samples = self._samples(client)
