@@ -60,6 +60,7 @@ def test_train_writes_a_folder_and_ends_with_the_claim(command: Command) -> None
         "ledger.jsonl",
         "ledger.head",
         "summary.json",
+        "clients.json",
         "model.safetensors",
         "checkpoint",
     }

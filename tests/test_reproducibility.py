@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import normec
-from conftest import FailsAt, Outcome, checkpoint_of, x_of
+from conftest import FailsAt, Outcome, checkpoint_of, quadratic, x_of
 
 DIGITS_X, DIGITS_Y = load_digits(return_X_y=True)
 DIGITS_X = DIGITS_X / 16.0
@@ -228,3 +229,29 @@ def test_resume_refuses_another_model_or_loss(tmp_path: Path) -> None:
         run(out=tmp_path / "a", resume=True, model=lambda: factory(nn.Tanh))
     with pytest.raises(normec.BadInput, match=r"model\.fingerprint"):
         run(out=tmp_path / "a", resume=True, model=lambda: factory(nn.ReLU), loss=functional.multi_margin_loss)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="which file is written is read from /proc")
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third checkpoint finds no room: the second one is whole, nothing else is left, and the run goes on from it."""
+    choices = {"algorithm": normec.FedNormEC(), "rounds": 6, "participation": normec.Poisson(rate=0.5)}
+    centres = [[1.0, 2.0], [0.0, 1.0], [3.0, -1.0]]
+    whole = quadratic(centres, **choices)
+    written: list[bytes] = []
+    checkpoint, sync = tmp_path / "run" / "checkpoint" / "state.safetensors", os.fsync
+
+    def full(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".state.safetensors.part"):
+            written.append(checkpoint.read_bytes() if checkpoint.exists() else b"")
+            if len(written) == 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        sync(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            quadratic(centres, out=tmp_path / "run", **choices)
+    assert len(written) == 3 and checkpoint.read_bytes() == written[2] != written[1]
+    assert [file.name for file in checkpoint.parent.iterdir() if file.name.endswith(".part")] == []
+    resumed = quadratic(centres, out=tmp_path / "run", resume=True, **choices)
+    np.testing.assert_array_equal(x_of(resumed), x_of(whole))
