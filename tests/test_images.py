@@ -143,6 +143,11 @@ def test_an_image_column_of_any_parquet_file(tmp_path: Path) -> None:
     write_parquet(tmp_path / "mine.parquet", pixels, ["a", "b"] * 3, "image")
     data = load(Data(source=str(tmp_path / "mine.parquet"), clients=2, test_fraction=0), Streams(0))
     assert data.x.shape == (6, 1, 8, 8) and data.classes == ("a", "b")
+    held = pq.read_table(tmp_path / "mine.parquet").append_column("writer", pa.array(["u", "v", "v", "u", "w", "w"]))
+    pq.write_table(held, tmp_path / "mine.parquet")
+    data = load(Data(source=str(tmp_path / "mine.parquet"), partition="column", client_column="writer", test_fraction=0), Streams(0))
+    assert data.ids == ("u", "v", "w")
+    np.testing.assert_array_equal(data.client(1)[0].numpy(), scaled(pixels[1:3, None]))
 
 
 def write_folder(path: Path, part: str = ".") -> None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 import normec
+from normec.data import Data, load
 from normec.data.readers import Table
 from normec.data.text import STRIDE, read_speakers
 from normec.models.text import ALPHABET, CLASSES, CharLM, encode
+from normec.streams import Streams
 
 PLAY = Path(__file__).parent.parent / "examples" / "text" / "play.txt"
 SMALL = """
@@ -169,3 +171,9 @@ def test_the_model_learns_what_depends_on_more_than_one_character(tmp_path: Path
         losses.append(loss.item())
     assert abs(losses[0] - np.log(97)) < 0.5 and losses[-1] < 0.1
     assert bool((model(x).argmax(1) == y).all())
+
+
+def test_a_text_whose_speakers_are_not_the_clients_is_warned_of() -> None:
+    dealt, own = (load(Data(source=str(PLAY), **choice), Streams(0)).notes for choice in ({"clients": 5}, {"partition": "column"}))
+    assert any("warning" in note and "data.partition=column" in note for note in dealt)
+    assert not any("warning" in note for note in own)

@@ -62,8 +62,8 @@ def read_cifar10(path: Path) -> Table:
     return Table(scaled(x), y, None, test=(scaled(test[0]), test[1]), classes=CIFAR10)
 
 
-def read_image_column(path: Path, label_column: str) -> Table | None:
-    """A parquet file with a column of encoded images; None where it has none."""
+def read_image_column(path: Path, label_column: str, client_column: str, natural: bool) -> Table | None:
+    """A parquet file with a column of encoded images, `natural`: and of client ids; None where it has no images."""
     import pyarrow.parquet
 
     try:
@@ -73,7 +73,9 @@ def read_image_column(path: Path, label_column: str) -> Table | None:
     if not columns & set(IMAGE_COLUMNS):
         return None
     x, y = _read_parquet([path], label_column)
-    return Table(scaled(x), y, None)
+    if not natural or client_column not in columns:
+        return Table(scaled(x), y, None)
+    return Table(scaled(x), y, values(pyarrow.parquet.read_table(path, columns=[client_column]), client_column, "data.client_column"))
 
 
 def read_folder(path: Path) -> Table:

@@ -118,10 +118,12 @@ def _large_enough(federation: Federation, min_size: int) -> Federation:
 
 
 def _who_holds_what(data: Data) -> tuple[str, ...]:
-    """A warning where a column of clients is named and does not say who holds what."""
+    """A warning where a column of clients is named, or a text has speakers, and that does not say who holds what."""
+    dealt = f"warning: the samples are dealt to {data.clients or DEFAULT_CLIENTS} clients ({data.partition})"
+    if data.partition != "column" and data.source.endswith(".txt"):
+        return (f"{dealt}; what one speaker says is in many clients' hands. Set data.partition=column for a client a speaker",)
     if data.partition == "column" or data.client_column == "client":
         return ()
-    dealt = f"warning: the samples are dealt to {data.clients or DEFAULT_CLIENTS} clients ({data.partition})"
     return (f"{dealt}; the column {data.client_column!r} does not say who holds what. Set data.partition=column for that",)
 
 
@@ -139,8 +141,9 @@ def _read(data: Data) -> Table:
         return read_speakers(path, data.window or DEFAULT_WINDOW)
     if path.is_dir():
         return read_folder(path)
-    images = read_image_column(path, data.label_column) if path.suffix == ".parquet" and path.is_file() else None
-    return images or read_file(path, data.label_column, data.client_column, natural)
+    columns = data.label_column, data.client_column, natural
+    images = read_image_column(path, *columns) if path.suffix == ".parquet" and path.is_file() else None
+    return images or read_file(path, *columns)
 
 
 def _split(table: Table, test_fraction: float, streams: Streams) -> tuple[np.ndarray, np.ndarray]:

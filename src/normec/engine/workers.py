@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -41,11 +42,13 @@ class Workers:
 
     def map(self, work: Callable[[FlatModel, Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """work(model, task) for each task, in order; at most two tasks a worker wait at a time."""
-        if self._count == 1:
-            yield from (self._run(work, task) for task in tasks)
+        waiting = iter(tasks)
+        first = list(itertools.islice(waiting, 2))
+        if self._count == 1 or len(first) < 2:  # another thread would only move the work, to where memory is cold
+            yield from (self._run(work, task) for task in itertools.chain(first, waiting))
             return
         pending: deque[Future[Result]] = deque()
-        for task in tasks:
+        for task in itertools.chain(first, waiting):
             pending.append(self._pool.submit(self._run, work, task))
             if len(pending) > 2 * self._count:
                 yield pending.popleft().result()
