@@ -218,7 +218,8 @@ def page(text: str, found: dict[str, Any]) -> str:
         f"A round of 1,000 of 10⁶ lazy clients takes {largest / smaller:.2f} times that of 10⁴, "
         f"and the process held {found['peak resident GB']:.1f} GB at most.",
     ]
-    return before + heading + "\n\n".join(lines) + "\n\n" + after[after.index("## ") :]
+    grown = "![Round time against the population, the cohort and the model](images/engine_speed.png)"
+    return before + heading + "\n\n".join([*lines, grown]) + "\n\n" + after[after.index("## ") :]
 
 
 def main() -> None:

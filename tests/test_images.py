@@ -150,6 +150,12 @@ def test_an_image_column_of_any_parquet_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.client(1)[0].numpy(), scaled(pixels[1:3, None]))
 
 
+def test_a_number_that_is_called_image_is_a_feature(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"img": [1.0, 2.0], "label": [0, 1]}), tmp_path / "t.parquet")
+    data = load(Data(source=str(tmp_path / "t.parquet"), clients=2, test_fraction=0), Streams(0))
+    assert sorted(data.x[:, 0].tolist()) == [1.0, 2.0]
+
+
 def write_folder(path: Path, part: str = ".") -> None:
     for label, name in (("cat", "a.png"), ("cat", "b.jpg"), ("dog", "c.png"), ("dog", "d.PNG")):
         (path / part / label).mkdir(parents=True, exist_ok=True)
@@ -174,11 +180,16 @@ def test_damaged_and_foreign_images(tmp_path: Path) -> None:
     write_folder(tmp_path / "sizes")
     Image.fromarray(pictures(1, (4, 4, 3))[0]).save(tmp_path / "sizes" / "dog" / "z.png")
     write_parquet(tmp_path / "null.parquet", pictures(2), [0, 1])
-    pq.write_table(pa.table({"img": [{"bytes": None, "path": "x"}] * 2, "label": [0, 1]}), tmp_path / "null.parquet")
-    pq.write_table(pa.table({"img": [1.0, 2.0], "label": [0, 1]}), tmp_path / "numbers.parquet")
+    pq.write_table(
+        pa.table({"img": [{"bytes": None, "path": "x"}, {"bytes": b"x", "path": "x"}], "label": [0, 1]}), tmp_path / "null.parquet"
+    )
+    (tmp_path / "deep" / "cat").mkdir(parents=True)
+    Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000).save(tmp_path / "deep" / "cat" / "a.png")
+    pq.write_table(pa.table({"image": [{"path": "x"}] * 2, "label": ["a", "b"]}), tmp_path / "paths.parquet")
     for source, words in {
+        "deep": "a.png cannot be decoded .its mode is I;16", "paths.parquet": "numeric feature columns",
         "empty": "holds no images as CLASS/NAME.png", "broken": "a.png cannot be decoded", "sizes": r"z.png is of shape \(3, 4, 4\)",
-        "null.parquet": "2 missing images", "numbers.parquet": "no column img or image of encoded images",
+        "null.parquet": "1 missing image of 2",
     }.items():  # fmt: skip
         with pytest.raises(normec.BadInput, match=words):
             load(Data(source=str(tmp_path / source), clients=2, test_fraction=0), Streams(0))

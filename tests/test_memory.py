@@ -101,3 +101,14 @@ def test_the_size_is_shown_before_the_run(command: Callable[..., Outcome]) -> No
     done = command("train", "rounds=2", "algorithm.name=clip21")
     assert "client memories: 195,000 bytes (a row from a client's first computation on)" in done.out
     assert "client memories" not in command("train", "rounds=1", "algorithm.name=dp-sgd").out
+
+
+def test_a_slot_may_take_over_the_old_rows_of_another() -> None:
+    """What is read may be views: writing (new, old first slot) must not see the new one in both."""
+    for clients in (np.arange(4), np.array([0, 2, 3])):
+        memory = Memory(("a", "b"), 4, torch.zeros(2), Layout(lazy=False, mapped=False, expected=0))
+        memory.write(clients, (torch.ones(len(clients), 2), torch.zeros(len(clients), 2)))
+        a, _ = memory.read(clients)
+        memory.write(clients, (torch.full((len(clients), 2), 5.0), a))
+        first, second = memory.read(clients)
+        assert bool((first == 5).all()) and bool((second == 1).all())

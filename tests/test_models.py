@@ -278,7 +278,7 @@ def test_buffers_carry_nothing_from_client_to_client() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
             Collector.seen.append(float(self.mean.abs().sum()))
-            if self.calls > 3:
+            if self.calls > 8:
                 self.mean = self.mean + x.mean(0)
             return self.linear(x)
 
@@ -313,3 +313,44 @@ def _nonfinite_run(privacy: normec.Privacy) -> normec.Run:
         model=Steep, data=normec.Federation.from_arrays(x, np.zeros(10), np.arange(10)), algorithm=normec.FedNormEC(), local=normec.GD(steps=1),
         participation=normec.Full(), privacy=privacy, rounds=3, loss=lambda outputs, targets: outputs.mean(),
     )  # fmt: skip
+
+
+class Keeps(nn.Linear):
+    """Holds on to its input in a buffer, in one way or another."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(5, 3)
+        self.how = how
+        self.register_buffer("last", None if how == "from nothing" else torch.zeros(1) if how == "of another shape" else torch.zeros(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "in evaluation":
+            self.last = self.last if self.training else x.detach().mean(0)
+        elif self.how == "under a new name":
+            self.register_buffer("fresh", x.detach().mean(0))
+        elif self.how == "in place":
+            x.sub_(1.0)
+        else:
+            self.last = x.detach().mean(1)[:4] if self.how == "of another shape" else x.detach().mean(0)
+        return super().forward(x)
+
+
+KEPT = {
+    "in training": "collects data in its buffer last", "in evaluation": "collects data in its buffer last",
+    "from nothing": "makes or removes buffers", "under a new name": "makes or removes buffers",
+    "of another shape": "changes the shape or type of its buffer last", "in place": "writes into its input",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", KEPT)
+def test_a_model_that_keeps_data_is_refused_under_privacy(how: str) -> None:
+    with pytest.raises(normec.BadInput, match=KEPT[how]):
+        batch_normed(model=lambda: Keeps(how), privacy=normec.Privacy(trust="central", epsilon=8.0))
+
+
+def test_results_by_client_leave_nothing_in_the_model(tmp_path: Path) -> None:
+    """Without privacy such a buffer is allowed; it is the clients' mean, and not what the last test client left."""
+    data = normec.Federation.from_arrays(X, Y, np.arange(30) % 3, test=(X + 9, Y), test_client_ids=np.arange(30) % 3)
+    run = batch_normed(model=lambda: Keeps("in evaluation"), data=data, out=tmp_path)
+    assert float(run.model.last.abs().max()) == 0  # type: ignore[operator,union-attr]
+    assert float(load_file(tmp_path / "model.safetensors")["last"].abs().max()) == 0

@@ -64,7 +64,10 @@ class Memory:
         return tuple(rows[self._index(clients)] for rows in self._rows)
 
     def write(self, clients: np.ndarray, memory: Slots) -> None:
-        """Replaces the rows of these clients."""
+        """Replaces the rows of these clients, by what may be views of old rows of another slot."""
+        storages = {rows.untyped_storage().data_ptr() for rows in self._rows}
+        views = [len(memory) > 1 and new.untyped_storage().data_ptr() in storages for new in memory]
+        memory = tuple(new.clone() if view else new for new, view in zip(memory, views, strict=True))
         for rows, new in zip(self._rows, memory, strict=True):
             rows[self._index(clients)] = new
 

@@ -77,7 +77,7 @@ def row_norms(rows: Tensor) -> Tensor:
     if rows.dtype != torch.float32:
         return _norms(rows, torch.float64)
     whole = rows.shape[1] // PIECE * PIECE
-    pieces = [rows[:, :whole].reshape(len(rows), -1, PIECE), rows[:, None, whole:]]
+    pieces = [rows[:, :whole].reshape(len(rows), whole // PIECE, PIECE), rows[:, None, whole:]]
     squares = [_norms(piece, torch.float32).double().square_().sum(1) for piece in pieces if piece.numel()]
     norms = torch.stack(squares).sum(0).sqrt_() if squares else rows.new_zeros(len(rows), dtype=torch.float64)
     doubtful = ~((norms > SMALLEST_IN_RANGE) & (norms < LARGEST_IN_RANGE))

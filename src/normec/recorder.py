@@ -176,11 +176,12 @@ class Recorder:
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
         self.plan.model.start_from(state.buffers)
-        module = self.plan.model.load(state.x)
         if not self.ranks.first:
+            self.plan.model.load(state.x)
             return {}
         verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
         clients = by_client(self.plan.model, state.x, self.plan.federation)
+        module = self.plan.model.load(state.x)  # last, so that no evaluation leaves anything in its buffers
         end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients)
         summary = summarize(self.plan, end, self._description)
         if self.folder:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -39,9 +38,9 @@ def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
         with safe_open(path, framework="pt") as file:
             saved = json.loads(file.metadata()["model"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        known = Model(**saved["factory"]) if saved["factory"] else None
+        known = Model(**saved["factory"]) if saved["factory"] and model is None else None
         sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, ValidationError) as error:
+    except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
     if model is None and known is None:
         raise BadInput("model", f": the model of {folder} cannot be made by name. Give the factory that the run had.")

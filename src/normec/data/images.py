@@ -34,6 +34,8 @@ BATCHES = {
 T = TypeVar("T")
 DECODED_AT_ONCE = 256
 """Images that a core decodes before it takes the next ones."""
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+"""Those of Pillow that 8 bits a channel hold."""
 Pixels = np.ndarray
 """uint8 of shape (n, channels, height, width)."""
 
@@ -67,10 +69,11 @@ def read_image_column(path: Path, label_column: str, client_column: str, natural
     import pyarrow.parquet
 
     try:
-        columns = set(pyarrow.parquet.read_schema(path).names)
+        schema = pyarrow.parquet.read_schema(path)
     except (OSError, pyarrow.ArrowException):
         return None  # who reads it as a table says what is wrong
-    if not columns & set(IMAGE_COLUMNS):
+    columns = set(schema.names)
+    if not any(_holds_images(schema, name) for name in IMAGE_COLUMNS):
         return None
     x, y = _read_parquet([path], label_column)
     if not natural or client_column not in columns:
@@ -114,6 +117,8 @@ def decode(images: Sequence[T], content: Callable[[T], bytes], name: Callable[[T
     def one(image: T) -> np.ndarray:
         try:
             with Image.open(io.BytesIO(content(image))) as opened:
+                if opened.mode not in MODES:
+                    raise ValueError(f"its mode is {opened.mode}, not 8 bits a channel")
                 pixels = np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
         except Exception as error:  # whatever a damaged image raises
             raise BadInput("data.source", f": {name(image)} cannot be decoded ({error}). Remove or replace it.") from None
@@ -147,8 +152,8 @@ def _read_parquet(files: Sequence[Path], label_column: str) -> tuple[Pixels, np.
     except (OSError, pa.ArrowException) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise BadInput("data.path", f": {files[0]} cannot be read: {reason}. Give an intact parquet file.") from None
-    column = next((name for name in IMAGE_COLUMNS if name in table.column_names), None)
-    if column is None or not pa.types.is_struct(table.schema.field(column).type):
+    column = next((name for name in IMAGE_COLUMNS if _holds_images(table.schema, name)), None)
+    if column is None:
         raise BadInput("data.path", f": {files[0]} has no column img or image of encoded images. Give one.")
     encoded = pa.compute.struct_field(table[column], "bytes")
     if encoded.null_count or not table.num_rows:
@@ -165,6 +170,15 @@ def _read_parquet(files: Sequence[Path], label_column: str) -> tuple[Pixels, np.
     return pixels, values(table, label_column, "data.label_column")
 
 
+def _holds_images(schema: Any, name: str) -> bool:
+    """Whether a column is a struct with the bytes of images."""
+    import pyarrow as pa
+
+    kind = schema.field(name).type if schema.names.count(name) == 1 else None
+    fields = {field.name: field.type for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
+    return "bytes" in fields and bool(pa.types.is_binary(fields["bytes"]) or pa.types.is_large_binary(fields["bytes"]))
+
+
 def _kept(key: str, make: Callable[[], Pixels]) -> Pixels:
     """The pixels kept under `key` in runs/cache (or $NORMEC_CACHE), made and kept where they are not there yet."""
     path = Path(os.environ.get("NORMEC_CACHE", "runs/cache")) / f"{key}.npy"
@@ -179,7 +193,9 @@ def _kept(key: str, make: Callable[[], Pixels]) -> Pixels:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.BytesIO()
         np.save(file, pixels, allow_pickle=False)
-        write_atomically(path, file.getvalue)
+        own = path.with_suffix(f".{os.getpid()}")  # other processes may keep the same pixels now
+        write_atomically(own, file.getvalue)
+        own.replace(path)
     except OSError as error:  # a cache is no reason to stop
         print(f"normec: decoded images are not kept ({error.strerror}: {path.parent})", file=sys.stderr)  # noqa: T201
     return pixels

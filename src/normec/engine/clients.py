@@ -160,14 +160,15 @@ class Clients:
                 "Lower local.lr or algorithm.server_lr, or check that client's data."
             )
         step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)), update_norms)
-        self.memory.write(clients, step.memory)
         residual_norms = update_norms if step.residual is update else row_norms(step.residual)
         messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
         if not cohort[clients].all():
             transmitted = torch.from_numpy(cohort[clients]).to(x.device)
             messages, buffers = messages[transmitted], buffers[transmitted]
+        total = messages.sum(0, dtype=torch.float64)
+        self.memory.write(clients, step.memory)  # last: messages and residuals may be views of old rows
         return _Block(
-            total=messages.sum(0, dtype=torch.float64),
+            total=total,
             buffers=buffers,
             update_norms=update_norms,
             residual_norms=residual_norms,

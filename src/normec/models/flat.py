@@ -45,6 +45,7 @@ class FlatModel:
         if not sum(p.numel() for p in self.parameters):
             raise BadInput("model", " has no trainable parameters. Give a module with at least one.")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self._held = self._places()
         self._gradient_sum = torch.zeros_like(self.vector)
         self._gradient_views = self._views(self._gradient_sum)
         for parameter, view in zip(self.parameters, self._views(self.vector), strict=True):
@@ -98,6 +99,10 @@ class FlatModel:
         saved = [saved for _, _, _, saved in self._moving()]
         for values, part in zip(saved, torch.split(buffers, [each.numel() for each in saved]), strict=True):
             values.copy_(part.view(values.shape))
+
+    def _places(self) -> set[tuple[int, str, bool]]:
+        """Where there are buffers, and which of these are None."""
+        return {(id(owner), name, buffer is None) for owner in self.module.modules() for name, buffer in owner._buffers.items()}
 
     def _moving(self) -> list[tuple[nn.Module, str, Tensor, Tensor]]:
         return [self._buffers[position] for position in self.moving]
@@ -166,8 +171,14 @@ class FlatModel:
         start, before = self.vector.clone(), torch.get_rng_state()
         shape = tuple(samples[0].shape)
         try:
+            self.enter(start, training=False)
+            self.module(samples[0].clone())
+            self._note_buffers()
             self.enter(start, training=True)
-            outputs = self.module(samples[0])
+            given = samples[0].clone()
+            outputs = self.module(given)
+            if not torch.equal(given, samples[0]):
+                raise ValueError("it writes into its input; make its first layer one that does not work in place")
             if self.loss is functional.cross_entropy and (outputs.ndim < 2 or outputs.shape[1] < (classes or 0)):
                 raise ValueError(f"outputs of shape {tuple(outputs.shape)} for {classes} classes")
             if len(outputs) != len(samples[0]):
@@ -176,15 +187,31 @@ class FlatModel:
                 warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
                 loss = self.objective(outputs, samples[1])
             torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        except BadInput:
+            raise
         except Exception as error:  # whatever a user's module or loss raises
             reason = " ".join(str(error).split()).rstrip(".")
             raise BadInput("model", f" or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.") from error
         self.stochastic |= not torch.equal(before, torch.get_rng_state())
-        for position, (owner, name, buffer, saved) in enumerate(self._buffers):
-            if position not in self.moving and (owner._buffers[name] is not buffer or not _same(buffer, saved)):
-                self.moving.append(position)
+        self._note_buffers()
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters] or not torch.equal(start, self.vector):
             raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
+
+    def _note_buffers(self) -> None:
+        """Notes which buffers a forward pass has moved.
+
+        Raises:
+            BadInput: where it has made or removed one, or changed its shape or type.
+        """
+        if self._places() != self._held:
+            problem = " makes or removes buffers in its forward pass, where one client's data would reach the others."
+            raise BadInput("model", f"{problem} Register them, with their shapes, when the module is made.")
+        for position, (owner, name, buffer, saved) in enumerate(self._buffers):
+            now = owner._buffers[name]
+            if now is not None and (now.shape != saved.shape or now.dtype != saved.dtype or now.is_complex()):
+                raise BadInput("model", f" changes the shape or type of its buffer {name} in the forward pass. Keep both.")
+            if position not in self.moving and (now is not buffer or not _same(buffer, saved)):
+                self.moving.append(position)
 
     def refuse_moving_buffers(self) -> None:
         """Refuses a model whose buffers collect data.

@@ -71,7 +71,7 @@ def address(make: Factory) -> dict[str, str] | None:
     """What names a factory in a `[model]` section; None for one that cannot be imported again."""
     if isinstance(make, functools.partial):
         inner = address(make.func)
-        return None if inner is None or make.args else inner | {str(key): value for key, value in make.keywords.items()}
+        return None if inner is None or make.args or set(make.keywords) != {"norm"} else inner | {"norm": str(make.keywords["norm"])}
     for name, known in MODELS.items():
         if make is known:
             return {"name": name}
