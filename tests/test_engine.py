@@ -180,3 +180,12 @@ print(pages[500] / pages[100])
     done = subprocess.run([sys.executable, "-c", script, str(Path(__file__).parent)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert 0.98 <= float(done.stdout) <= 1.02
+
+
+@pytest.mark.parametrize("local", [normec.GD(), normec.RR(steps=1, batch_size=4), normec.SO(batch_size=4), normec.SGD(batch_size=4)])
+def test_vmap_does_not_fall_back_to_the_loop(monkeypatch: pytest.MonkeyPatch, local: Any) -> None:
+    """A failure under vmap is computed by the loop, which must not hide that every round fails."""
+    from normec.engine import vmap
+
+    monkeypatch.setattr(vmap.Vmap, "updates", lambda self, model, x, tasks, k, out, buffers: self._together(model, x, tasks, out))
+    trained(mlp, "vmap", local)

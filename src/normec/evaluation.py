@@ -94,16 +94,12 @@ def by_client(model: FlatModel, x: Tensor, federation: Federation) -> list[dict[
     ]  # fmt: skip
     if federation.test is None or federation.test_owners is None:
         return rows
-    for client in np.unique(federation.test_owners).tolist():
-        own = torch.from_numpy(np.flatnonzero(federation.test_owners == client)).to(x.device)
-        loss, right, classifies = 0.0, 0, True
-        for outputs, targets in _batches(model, x, federation.test[0][own], federation.test[1][own]):
-            loss += float(model.objective(outputs, targets)) * len(targets)
-            classifies = classifies and _classifies(outputs, targets)
-            right += int((outputs.argmax(1) == targets).sum()) if classifies else 0
-        mean = loss / len(own)
-        rows[client] |= {"test_samples": len(own), "test_loss": mean if math.isfinite(mean) else None}
-        rows[client]["test_accuracy"] = right / len(own) if classifies else None
+    order = np.argsort(federation.test_owners, kind="stable")
+    clients, starts = np.unique(federation.test_owners[order], return_index=True)
+    for client, rows_of in zip(clients.tolist(), np.split(order, starts[1:]), strict=True):
+        own = torch.from_numpy(rows_of).to(x.device)
+        loss, accuracy = _mean_scores(model, x, federation.test[0][own], federation.test[1][own], {})
+        rows[client] |= {"test_samples": len(own), "test_loss": loss if math.isfinite(loss) else None, "test_accuracy": accuracy}
     return rows
 
 
@@ -166,17 +162,21 @@ def _groups(federation: Federation) -> list[list[int]]:
 def _test(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str, Metric]) -> tuple[float | None, float | None]:
     if federation.test is None:
         return None, None
-    loss, right, classifies = 0.0, 0, True
     for metric in metrics.values():
         metric.reset()
-    for outputs, targets in _batches(model, x, *federation.test):
+    return _mean_scores(model, x, *federation.test, metrics)
+
+
+def _mean_scores(model: FlatModel, x: Tensor, features: Tensor, labels: Tensor, metrics: dict[str, Metric]) -> tuple[float, float | None]:
+    """The mean loss of some samples and the share of right classes, None where nothing is classified; the metrics take them in."""
+    loss, right, classifies = 0.0, 0, True
+    for outputs, targets in _batches(model, x, features, labels):
         loss += float(model.objective(outputs, targets)) * len(targets)
         classifies = classifies and _classifies(outputs, targets)
         right += int((outputs.argmax(1) == targets).sum()) if classifies else 0
         for name, metric in metrics.items():
             _update(name, metric, outputs, targets)
-    samples = len(federation.test[1])
-    return loss / samples, right / samples if classifies else None
+    return loss / len(labels), right / len(labels) if classifies else None
 
 
 def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

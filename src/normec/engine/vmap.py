@@ -157,7 +157,8 @@ def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor,
 
 
 def _chosen(samples: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
-    return samples if batch == slice(None) else (samples[0][batch], samples[1][batch])
+    whole = isinstance(batch, slice) and batch == slice(None)
+    return samples if whole else (samples[0][batch], samples[1][batch])
 
 
 def _stack(parts: list[Tensor], length: int) -> Tensor:
