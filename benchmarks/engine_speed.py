@@ -222,6 +222,11 @@ def page(text: str, found: dict[str, Any]) -> str:
     return before + heading + "\n\n".join([*lines, grown]) + "\n\n" + after[after.index("## ") :]
 
 
+def keep(found: dict[str, Any]) -> None:
+    """Writes what was found so far."""
+    RESULTS.write_text(json.dumps(found, indent=1, default=float) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--peers", help="python of an environment with benchmarks/peers.txt; without it the peers are left out")
@@ -238,10 +243,12 @@ def main() -> None:
     if options.only != "curves":
         contestants = {name: (sys.executable, arguments) for name, arguments in (LOOPS | OURS).items()}
         contestants |= {name: (options.peers, arguments) for name, arguments in PEERS.items() if options.peers}
+        found["rates"], found["seconds a round"] = rates(), {}
+        times = found["seconds a round"]
         with tempfile.TemporaryDirectory() as folder:
-            times = {workload: contest(workload, contestants, options.repeats, Path(folder)) for workload in options.workloads}
-        found["rates"] = rates()
-        found["seconds a round"] = times
+            for workload in options.workloads:
+                times[workload] = contest(workload, contestants, options.repeats, Path(folder))
+                keep(found)
         found["share of sgemm"] = {
             workload: operations(workload) / own["normec"] / 1e9 / found["rates"]["sgemm gigaflops"] for workload, own in times.items()
         }
@@ -251,7 +258,7 @@ def main() -> None:
         found["curves"] = curves(options.repeats)
         found["peak resident GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         draw(found["curves"])
-    RESULTS.write_text(json.dumps(found, indent=1, default=float) + "\n")
+    keep(found)
     if {"seconds a round", "curves"} <= found.keys():
         PAGE.write_text(page(PAGE.read_text(), json.loads(RESULTS.read_text())))
     print(json.dumps({key: value for key, value in found.items() if key not in ("curves", "seconds a round")}, indent=1))
