@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,7 +103,7 @@ class Wrong:
 
 class Broken(Wrong):
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        raise ValueError("binary only")
+        raise KeyError("binary only")
 
 
 def test_metrics_by_import_path() -> None:
@@ -111,6 +113,22 @@ def test_metrics_by_import_path() -> None:
     ]
     with pytest.raises(normec.BadInput, match=r"Broken does not take outputs.*binary only"):
         read(evaluation=normec.Evaluation(metrics=["test_evaluation:Broken"]))
+
+
+def test_two_metrics_of_one_name_are_told_apart() -> None:
+    paths = ["test_evaluation:Wrong", "tests_beside:Wrong"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tests_beside", SimpleNamespace(Wrong=Wrong))
+        assert read(evaluation=normec.Evaluation(metrics=paths)).metrics[-1]["metrics"].keys() == set(paths)
+
+
+def test_metrics_need_a_test_set() -> None:
+    with pytest.raises(normec.BadInput, match=r"evaluation\.metrics=.*needs a test set"):
+        normec.train(
+            model=Reader, data=normec.Federation.from_arrays(np.ones((4, 1)), [0, 1, 2, 0], [0, 0, 1, 1]), algorithm=normec.FedAvg(),
+            local=normec.GD(), participation=normec.Full(), privacy=normec.Privacy(trust="none"), rounds=1,
+            evaluation=normec.Evaluation(metrics=["test_evaluation:Wrong"]),
+        )  # fmt: skip
 
 
 def test_a_metric_of_torchmetrics() -> None:

@@ -120,6 +120,17 @@ def test_a_batch_that_is_not_the_published_one_is_refused(tmp_path: Path) -> Non
         cifar(tmp_path)
 
 
+def test_a_batch_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches(tmp_path / "c", monkeypatch)
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(normec.BadInput, match=r"path: .*data_batch_1 cannot be read \(Permission denied\)"):
+        cifar(tmp_path / "c")
+
+
 class Runs:
     """Would run code while it is unpickled."""
 
@@ -171,6 +182,16 @@ def test_a_folder_of_images_by_class(tmp_path: Path) -> None:
         write_folder(tmp_path / "b", part)
     data = load(Data(source=str(tmp_path / "b"), clients=2), Streams(0))
     assert len(data.y) == 4 and data.test is not None and len(data.test[1]) == 4
+    assert any("4 test samples of the source's own, so that test_fraction does not act" in note for note in data.notes)
+
+
+def test_a_folder_called_train_is_a_class_or_a_part(tmp_path: Path) -> None:
+    write_folder(tmp_path / "part", "train")
+    data = load(Data(source=str(tmp_path / "part"), clients=2, test_fraction=0.5), Streams(0))
+    assert len(data.y) == 2 and data.test is not None and len(data.test[1]) == 2
+    write_folder(tmp_path / "class")
+    (tmp_path / "class" / "cat").rename(tmp_path / "class" / "train")
+    assert load(Data(source=str(tmp_path / "class"), clients=2, test_fraction=0), Streams(0)).classes == ("dog", "train")
 
 
 def test_damaged_and_foreign_images(tmp_path: Path) -> None:

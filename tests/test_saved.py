@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,29 @@ def trained(model: Any, folder: Path, dtype: Any = "float32") -> normec.Run:
 @pytest.mark.parametrize("model", [mlp, own_factory])
 def test_a_model_comes_back_as_it_was(tmp_path: Path, model: Any, dtype: str) -> None:
     run = trained(model, tmp_path, dtype)
-    loaded = normec.load_model(tmp_path)
+    loaded = normec.load_model(tmp_path, None if model is mlp else model)
     x = torch.from_numpy(X).to(torch.float64 if dtype == "float64" else torch.float32)
     assert not loaded.training and torch.equal(loaded(x), run.model.eval()(x))
 
 
 def test_a_factory_without_a_name_must_be_given(tmp_path: Path) -> None:
     run = trained(lambda: nn.Linear(6, 3), tmp_path)
-    with pytest.raises(normec.BadInput, match=r"cannot be made by name\. Give the factory"):
+    with pytest.raises(normec.BadInput, match=r"made by a function without a name to import\. Give that factory"):
         normec.load_model(tmp_path)
     x = torch.from_numpy(X)
     assert torch.equal(normec.load_model(tmp_path, lambda: nn.Linear(6, 3))(x), run.model(x))
     with pytest.raises(normec.BadInput, match="makes another module"):
         normec.load_model(tmp_path, lambda: nn.Linear(6, 4))
+
+
+def test_a_folder_runs_no_code_that_it_names(tmp_path: Path) -> None:
+    trained(own_factory, tmp_path)
+    with pytest.raises(normec.BadInput, match=r"made by test_saved:own_factory\. Give that factory"):
+        normec.load_model(tmp_path)
+    named = {"model": json.dumps({"factory": {"name": "os:abort"}, "input_shape": [6], "classes": 3})}
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata=named)
+    with pytest.raises(normec.BadInput, match="made by os:abort"):
+        normec.load_model(tmp_path)
 
 
 def test_the_norm_of_a_built_in_model_is_kept(tmp_path: Path, command: Any) -> None:

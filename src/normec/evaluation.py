@@ -30,13 +30,17 @@ class Evaluation(Settings):
 
     metrics: Texts = ()
 
-    def build(self, classes: int | None) -> dict[str, Metric]:
-        """The metrics by their names; one that asks for `task` or `num_classes` is told.
+    def build(self, federation: Federation) -> dict[str, Metric]:
+        """The metrics by their names, or paths where two have one name; one that asks for `task` or `num_classes` is told.
 
         Raises:
-            BadInput: for a path that leads to no such metric.
+            BadInput: for a path that leads to no such metric, and where there is no test set.
         """
-        return {path.rpartition(":")[2]: _metric(path, classes) for path in self.metrics}
+        if self.metrics and federation.test is None:
+            raise BadInput("evaluation.metrics", f"={list(self.metrics)} needs a test set. Raise data.test_fraction, or remove it.")
+        names = [path.rpartition(":")[2] for path in self.metrics]
+        classes = len(federation.classes) if federation.classes else None
+        return {path if names.count(name) > 1 else name: _metric(path, classes) for path, name in zip(self.metrics, names, strict=True)}
 
 
 class Metric(Protocol):
@@ -207,7 +211,7 @@ def _metric(path: str, classes: int | None) -> Metric:
 def _update(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> None:
     try:
         metric.update(outputs.cpu(), targets.cpu())
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:  # whatever a foreign class raises
         reason = " ".join(str(error).split()).rstrip(".")
         problem = f": {name} does not take outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} ({reason})."
         raise BadInput("evaluation.metrics", f"{problem} Name another metric.") from error
@@ -217,6 +221,6 @@ def _value(name: str, metric: Metric) -> float | None:
     """A metric's value; None where it is not finite."""
     try:
         value = float(metric.compute())
-    except (RuntimeError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever a foreign class raises
         raise BadInput("evaluation.metrics", f": {name} gives no number ({error}). Name another metric.") from error
     return value if math.isfinite(value) else None

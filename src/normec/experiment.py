@@ -135,7 +135,7 @@ def prepare(experiment: Experiment) -> Plan:
     algorithm.check_local(experiment.local)
     algorithm.check_dimension(model.d)
     mechanism, delta = _mechanism(experiment, model.d)
-    metrics = experiment.evaluation.build(classes)
+    metrics = experiment.evaluation.build(federation)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
     limit = None if engine.memory_limit == "auto" else engine.memory_limit
     layout = layout_for(len(algorithm.client_slots), len(data), start, share, limit)

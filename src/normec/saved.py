@@ -13,6 +13,7 @@ from torch import nn
 from normec.errors import BadInput
 from normec.experiment import Plan
 from normec.models import Factory, Model, address, build, factory
+from normec.models.zoo import MODELS
 
 
 def saved_as(plan: Plan) -> dict[str, Any]:
@@ -25,8 +26,8 @@ def saved_as(plan: Plan) -> dict[str, Any]:
 def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
     """The trained model of a run's folder, on the CPU and in evaluation mode.
 
-    model: its factory, needed where the run had one that cannot be imported by name (a lambda, or a function of a script).
-    A built-in model, or a factory by import path, is made again by itself; the latter runs the module that it names.
+    model: its factory, needed unless the model is a built-in one. What a folder names of other code is never run: a folder may
+    come from anyone.
 
     Raises:
         BadInput: for a folder without a model, and for a factory that makes another module.
@@ -42,8 +43,9 @@ def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
         sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
     except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
-    if model is None and known is None:
-        raise BadInput("model", f": the model of {folder} cannot be made by name. Give the factory that the run had.")
+    if model is None and (known is None or known.name not in MODELS):
+        made = f"was made by {known.name}" if known else "was made by a function without a name to import"
+        raise BadInput("model", f": the model of {folder} {made}. Give that factory: normec.load_model(folder, model=FACTORY).")
     module = build(model or factory(known or Model()), sample, classes, seed=0)
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     module = module.to(kinds.pop()) if len(kinds) == 1 else module

@@ -82,12 +82,12 @@ def read_image_column(path: Path, label_column: str, client_column: str, natural
 
 
 def read_folder(path: Path) -> Table:
-    """A folder with a folder of images for each class, or with two such folders, train and test.
+    """A folder with a folder of images for each class, or a folder train, and perhaps test, of such folders.
 
     Raises:
         BadInput: where there is no such image, or where they differ in size.
     """
-    parts = [path / "train", path / "test"] if (path / "train").is_dir() else [path]
+    parts = [part for part in (path / "train", path / "test") if any(part.glob("*/"))] or [path]
     listed = [[(file, file.parent.name) for file in sorted(part.glob("*/*")) if file.suffix.lower() in SUFFIXES] for part in parts]
     if not all(listed):
         raise BadInput("data.source", f"={str(path)!r} holds no images as CLASS/NAME.png (or {', '.join(SUFFIXES[1:])}).")
@@ -217,7 +217,10 @@ class _Arrays(pickle.Unpickler):
 
 
 def _read_batch(path: Path, checksum: str) -> tuple[Pixels, np.ndarray]:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadInput("data.path", f": {path} cannot be read ({error.strerror}).") from None
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != checksum:
         raise BadInput("data.path", f": {path} is not the published file (its MD5 sum differs). Unpack the archive again.")
     try:

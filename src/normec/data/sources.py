@@ -104,7 +104,10 @@ def load(data: Data, streams: Streams) -> Federation:
     federation = Federation.from_arrays(
         x[train], labels[train], owners, test=held_out, test_client_ids=tested, classes=names, empty_clients=absent
     )
-    return _large_enough(replace(federation, notes=(*table.notes, *_who_holds_what(data))), data.min_size)
+    notes = [*table.notes, *_who_holds_what(data)]
+    if table.test is not None:
+        notes.append(f"{len(table.test[1]):,} test samples of the source's own, so that test_fraction does not act")
+    return _large_enough(replace(federation, notes=tuple(notes)), data.min_size)
 
 
 def _large_enough(federation: Federation, min_size: int) -> Federation:

@@ -38,16 +38,25 @@ class Vmap:
 
     def __init__(self) -> None:
         self._gradients: dict[int, AddGradients] = {}
+        self._told = False
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
         """As `Backend.updates`, for models without moving buffers.
 
-        A model that turns out to do what vmap cannot, such as to draw random numbers from some round on, takes the loop.
+        A model that turns out to do what vmap cannot, such as to draw random numbers from some round on, takes the loop; the first
+        time with a warning.
         """
         try:
             self._together(model, x, tasks, out)
-        except FAILURES:
+        except FAILURES as error:
+            self._warn(k, error)
             Loop().updates(model, x, tasks, k, out, buffers)
+
+    def _warn(self, k: int, error: Exception) -> None:
+        if not self._told:
+            self._told = True
+            reason = _short(error)
+            warnings.warn(f"round {k + 1}: vmap cannot compute {reason!r}; the slower loop does.", RuntimeWarning, stacklevel=2)
 
     def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
         groups = _groups(tasks, lengths=_exact)
@@ -82,12 +91,16 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
             model.enter(x, training=True)
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
-        return " ".join(str(error).split())[:200].rstrip(".")
+        return _short(error)
     Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0))
     if not bool(expected.isfinite().all()):
         return "its first updates are not finite"
     scale = float(expected.abs().max())
     return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".")
 
 
 def _gradients(model: FlatModel, sample: torch.Size) -> AddGradients:
