@@ -204,3 +204,13 @@ def test_defaults_of_private_methods_learn(command: Command) -> None:
     rows = json.loads(done.out)
     assert {row["algorithm"]: row["test_accuracy"] for row in rows if not row["test_accuracy"] > 0.8} == {}
     assert not any(row["rose"] for row in rows)
+
+
+def test_a_bound_that_the_noise_drowns_is_told_with_the_ratio(tmp_path: Path, command: Command) -> None:
+    """d = 650, σ = 4 × the bound on a sum of 2: √650 · 4 / 2 = 51 times the bound of one message, on the mean."""
+    done = command(
+        "train", "data.clients=2", "privacy.noise_multiplier=4", "rounds=1", "participation.rate=1", "privacy.delta=1e-5",
+        "participation.scheme=full", "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "its expected norm on the mean is 51 times the norm bound of a message" in done.out + done.err

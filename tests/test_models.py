@@ -354,3 +354,26 @@ def test_results_by_client_leave_nothing_in_the_model(tmp_path: Path) -> None:
     run = batch_normed(model=lambda: Keeps("in evaluation"), data=data, out=tmp_path)
     assert float(run.model.last.abs().max()) == 0  # type: ignore[operator,union-attr]
     assert float(load_file(tmp_path / "model.safetensors")["last"].abs().max()) == 0
+
+
+class Thaws(nn.Module):
+    """Makes a frozen parameter trainable once it has been trained for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.head, self.calls = nn.Linear(6, 6), nn.Linear(6, 3), 0
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls > 40:
+            self.frozen.requires_grad_(True)
+        return self.head(self.frozen(x))
+
+
+def test_a_layer_that_becomes_trainable_during_the_run_ends_it() -> None:
+    with pytest.raises(normec.TrainingFailed, match=r"trainable parameters changed during the run\. Fix which ones"):
+        normec.train(
+            model=Thaws, data=normec.Federation.from_arrays(np.c_[X, Y], Y, np.arange(30) % 3), algorithm=normec.FedAvg(), local=normec.GD(),
+            participation=normec.Full(), privacy=normec.Privacy(trust="none"), rounds=60, engine=normec.Engine(backend="loop"),
+        )  # fmt: skip
