@@ -197,9 +197,15 @@ def table(found: dict[str, dict[str, float]]) -> str:
     """Milliseconds of a round, and in brackets how many times normec's own on one thread."""
     lines = ["| | " + " | ".join(found) + " |", "| --- |" + " --- |" * len(found)]
     for name in next(iter(found.values())):
-        cells = [f"{1000 * times[name]:,.1f} ({times[name] / times['normec']:.2g}×)" if name in times else "–" for times in found.values()]
+        cells = [
+            f"{1000 * times[name]:,.1f} ({_times(times[name] / times['normec'])})" if name in times else "–" for times in found.values()
+        ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.2g}×"
 
 
 def page(text: str, found: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,20 +17,29 @@ from normec.config import resolve
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_readme_shows_the_measured_table() -> None:
-    spec = importlib.util.spec_from_file_location("demo_comparison", ROOT / "benchmarks" / "demo_comparison.py")
+def benchmark(name: str) -> Any:
+    """A module of benchmarks/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_shows_the_measured_table() -> None:
+    module = benchmark("demo_comparison")
     assert module.table(json.loads(module.RESULTS.read_text())) in (ROOT / "README.md").read_text()
 
 
 def test_the_comparison_page_shows_the_measured_tables() -> None:
-    spec = importlib.util.spec_from_file_location("family_comparison", ROOT / "benchmarks" / "family_comparison.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = benchmark("family_comparison")
     page = (ROOT / "docs" / "comparison.md").read_text()
+    assert module.page(page, json.loads(module.RESULTS.read_text())) == page
+
+
+def test_the_performance_page_shows_the_measured_table() -> None:
+    module = benchmark("engine_speed")
+    page = (ROOT / "docs" / "performance.md").read_text()
     assert module.page(page, json.loads(module.RESULTS.read_text())) == page
 
 
