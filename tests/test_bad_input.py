@@ -28,6 +28,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "data.source": [*TEXTS, "nothing.csv", "notes.txt", "nothing.here:at_all", "math:nothing", "math:sqrt"],
     "data.path": [*TEXTS, "nowhere"],
     "data.window": COUNTS,
+    "data.pool": [*COUNTS, "2"],
     "data.clients": [*COUNTS, "1439"],
     "data.partition": [*TEXTS, "even"],
     "data.concentration": POSITIVE,
@@ -76,6 +77,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "engine.checkpoint_every": COUNTS,
     "engine.memory_limit": [*NOT_NUMBERS, "-1", "0"],
     "theory.check": ["1", '"yes"', "nan"],
+    "evaluation.samples": COUNTS,
     "evaluation.metrics": [
         "1",
         '"a"',

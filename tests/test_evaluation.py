@@ -136,3 +136,34 @@ def test_a_metric_of_torchmetrics() -> None:
     names = ["torchmetrics.classification:MulticlassF1Score", "torchmetrics:Accuracy"]
     found = read(evaluation=normec.Evaluation(metrics=names)).metrics[-1]["metrics"]
     assert found["Accuracy"] == pytest.approx(4 / 6) and 0 < found["MulticlassF1Score"] < 1
+
+
+def test_rounds_are_scored_on_fewer_samples_of_every_client(tmp_path: Path) -> None:
+    """Of "a" 100 samples and of "b" 10, a fifth: every fifth of each; of 40 test samples 22 are kept."""
+    x, y = np.arange(110)[:, None] % 3, np.arange(110) % 3
+    data = normec.Federation.from_arrays(
+        x.astype(float),
+        y,
+        ["a"] * 100 + ["b"] * 9 + ["c"],
+        test=(np.ones((40, 1)), np.ones(40, dtype=int)),
+        test_client_ids=["a", "b"] * 20,
+    )
+    kept = data.thinned(22)
+    assert kept.sizes.tolist() == [20, 1, 1] and kept.client(0)[1].tolist() == [5 * i % 3 for i in range(20)]
+    assert kept.test is not None and kept.test_owners is not None and len(kept.test[1]) == len(kept.test_owners) == 22
+    assert len(data.thinned(1000).y) == 110
+
+    run = read(tmp_path / "run", evaluation=normec.Evaluation(samples=3))
+    assert run.metrics[-1]["test_accuracy"] == 1.0  # of the first, third and fifth test sample; of all 4/6
+    assert any("those of 3 of 6 training and 3 of 6 test samples" in note for note in run.summary["notes"])
+    spread_of_all = run.summary["simulation_only"]["spread"]
+    assert spread_of_all["mean"] == 0.625, "results by client are of all samples"
+
+
+def test_a_mapped_array_is_thinned_in_place(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(60.0).reshape(20, 3))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    data = normec.Federation.from_arrays(mapped, np.arange(20) % 2, np.arange(20) % 4)
+    kept = data.thinned(8)
+    assert kept.x is data.x and kept.sizes.tolist() == [2] * 4
+    np.testing.assert_array_equal(kept.client(1)[0].numpy(), np.asarray(mapped)[[1, 9]])

@@ -245,3 +245,15 @@ def test_the_real_cifar_10() -> None:
     assert np.bincount(data.y.numpy()).tolist() == [5000] * 10 and np.bincount(data.test[1].numpy()).tolist() == [1000] * 10
     # The published means of the red, green and blue channels.
     np.testing.assert_allclose((data.x.mean((0, 2, 3)).numpy() + 1) / 2, [0.4914, 0.4822, 0.4465], atol=2e-3)
+
+
+def test_pooled_images_are_means_of_squares(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write_parquet(tmp_path / f"{part}.parquet", pictures(4, (32, 32, 3)), [0, 1, 2, 3])
+    source = {"source": "cifar10", "path": str(tmp_path), "clients": 2}
+    whole, half = load(Data(**source), Streams(0)), load(Data(**source, pool=2), Streams(0))
+    assert half.x.shape == (4, 3, 16, 16) and half.test is not None and half.test[0].shape == (4, 3, 16, 16)
+    np.testing.assert_allclose(half.x[1, 2, 0, 3], whole.x[1, 2, :2, 6:8].mean(), rtol=1e-6)
+    for settings, words in ((source | {"pool": 5}, "pool=5 does not fit: .* 32×32"), ({"source": "digits", "pool": 2}, "holds no images")):
+        with pytest.raises(normec.BadInput, match=words):
+            load(Data(**settings), Streams(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from datetime import datetime
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normec.commands import experiments
+from normec.commands.answers import answer, split
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from normec.config import RunConfig
 
 app = typer.Typer(
@@ -67,27 +66,22 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from normec.console import ConsoleObserver, progress, say
     from normec.engine import Ranks
     from normec.experiment import prepare
-    from normec.folder import RunFolder
+    from normec.runs import start
     from normec.tables import result_table, warnings
     from normec.theory.certificate import lines
     from normec.training import execute
 
     if resume and out is None:
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
-    file, assignments = _arguments(arguments, out if resume else None, workers)
+    file, assignments = split(arguments, out if resume else None, workers)
     config = resolve(file, assignments)
     ranks = Ranks.join()
     if not ranks.first:
         execute(prepare(config.experiment()), ranks=ranks)
         os._exit(0)  # it holds nothing to be written, and torch may abort a process of a parted group while it ends
-    folder = RunFolder(out or _new_folder(config))
-    folder.check(resume)
     console = Console()
     with progress("reading the data, building the model, calibrating the noise"):
-        plan = prepare(config.experiment())
-    folder.open(resume)
-    if not folder.config.exists():
-        folder.save_config(config.toml(plan.delta))
+        plan, folder = start(config, out or _new_folder(config), resume)
     try:
         with ConsoleObserver(console) as observer:
             result = execute(plan, folder, observer, ranks)
@@ -117,7 +111,7 @@ def privacy(
     query = Query(**parse_assignments(settings or []))
     with progress("accounting"):
         found = rows(query)
-    _answer(found, as_json, privacy_table(found), *notes(query))
+    answer(found, as_json, privacy_table(found), *notes(query))
 
 
 @app.command()
@@ -163,7 +157,7 @@ def plan(
     goal = Goal(**parse_assignments(settings or []))
     with progress("planning"):
         found = planned(goal)
-    _answer(found, as_json, plan_table(found), *plan_lines(found))
+    answer(found, as_json, plan_table(found), *plan_lines(found))
 
 
 @app.command()
@@ -175,7 +169,7 @@ def algorithms(
     from normec.tables import algorithm_lines, algorithm_table
 
     found = rows()
-    _answer(found, as_json, algorithm_table(found), *algorithm_lines(found))
+    answer(found, as_json, algorithm_table(found), *algorithm_lines(found))
 
 
 @app.command()
@@ -202,78 +196,26 @@ def datasets(
         if picture:
             raise BadInput("picture", f"={str(picture)!r} needs a source. Name one, such as digits.")
         known = catalogue()
-        _answer(known, as_json, *catalogue_lines(known))
+        answer(known, as_json, *catalogue_lines(known))
         return
     if picture:
         check(picture)
-    file, assignments = _arguments(source, None, None)
+    file, assignments = split(source, None, None)
     data, seed = resolve_data(file, assignments)
     with progress("reading the data"):
         found = overview(load(data, Streams(seed)))
         if picture:
             draw(found, picture)
-    _answer(found, as_json, overview_table(found), counts_table(found, width()), *overview_lines(found))
-
-
-@app.command()
-def compare(
-    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="What all have in common.")] = None,
-    algorithms: Annotated[str, typer.Option(metavar="A,B,…", help="Names of algorithms; see `normec algorithms`.")] = "",
-    tune: Annotated[bool, typer.Option("--tune", help="Search a small grid for each, on another seed. Not accounted.")] = False,
-    tries: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=400, help="Configurations --tune tries for each, a square: 9.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for comparison.json, with all curves.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
-) -> None:
-    """Compare algorithms on the same data, model, cohorts and ε.
-
-    NAME.key=value is a setting of one algorithm; the [algorithm] section of RUN.toml is for the one that it names.
-    """
-    from normec.compare import Comparison
-    from normec.console import progress, steps
-    from normec.files import new_folder, write_atomically
-    from normec.tables import comparison_notes, comparison_table
-
-    if tries is not None and not tune:
-        raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
-    with progress("checking every algorithm"):
-        comparison = Comparison.of(*_arguments(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0)
-    folder = new_folder(out) if out else None
-    with steps("comparing", comparison.runs) as next_run:
-        rows = list(comparison.rows(next_run))
-    if folder:
-        write_atomically(folder / "comparison.json", _json(rows).encode)
-    _answer(rows, as_json, comparison_table(rows), *comparison_notes(rows))
-
-
-def _answer(found: object, as_json: bool, *parts: Table | str) -> None:
-    """Prints what a command found: as JSON, or as tables and lines."""
-    from normec.console import show
-
-    if as_json:
-        typer.echo(_json(found))
-    else:
-        show(*parts)
-
-
-def _json(found: object) -> str:
-    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)
-
-
-def _arguments(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
-    """The configuration file, if any, and the assignments."""
-    file = Path(arguments[0]) if arguments and "=" not in arguments[0] else None
-    assignments = arguments[1:] if file else arguments
-    if file is None and resumed is not None and (resumed / "run.toml").exists():
-        file = resumed / "run.toml"
-    return file, assignments if workers is None else [*assignments, f"engine.workers={workers}"]
+    answer(found, as_json, overview_table(found), counts_table(found, width()), *overview_lines(found))
 
 
 def _new_folder(config: RunConfig) -> Path:
     not_private = config.privacy.trust == "none" or config.privacy.noise_multiplier == 0
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{config.algorithm.name}{'-not-private' if not_private else ''}"
+
+
+app.command()(experiments.compare)
+app.command()(experiments.sweep)
 
 
 def main() -> None:

@@ -118,6 +118,28 @@ def steps(doing: str, total: int) -> Iterator[Callable[[str], None]]:
         live.update(task, completed=total, status="")
 
 
+@contextlib.contextmanager
+def runs_going_on(runs: int, rounds: int) -> Iterator[Callable[[int, list[str], list[str]], None]]:
+    """Progress of runs that go on at the same time, in rounds, on stderr: live in a terminal, else a line for each run's end.
+
+    Yields what is told how many rounds are done, and the names of the runs that have ended and that are going on.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.fields[status]}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
+    seen: set[str] = set()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as live:
+        task = live.add_task("sweep", total=rounds, status="")
+
+        def told(done: int, ended: list[str], going: list[str]) -> None:
+            live.update(task, completed=done, status=f"{len(ended)} of {count(runs, 'run')}")
+            for name in (name for name in ended if name not in seen):
+                seen.add(name)
+                if not console.is_terminal:
+                    console.print(f"{len(seen)} of {count(runs, 'run')}  {name}", highlight=False, markup=False, soft_wrap=True)
+
+        yield told
+
+
 def opening_lines(plan: Plan) -> list[str]:
     """What will run, and what a careful reader should know before it does."""
     chosen, mechanism = plan.experiment, plan.mechanism

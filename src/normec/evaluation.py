@@ -15,7 +15,7 @@ from normec.data import Federation
 from normec.errors import BadInput
 from normec.imports import load_object
 from normec.models import FlatModel
-from normec.settings import Settings, Texts
+from normec.settings import Count, Settings, Texts
 
 SAMPLES_AT_ONCE = 1024
 
@@ -25,10 +25,12 @@ NOT_TESTED = {"test_samples": 0, "test_loss": None, "test_accuracy": None}
 
 class Evaluation(Settings):
     """The `[evaluation]` section. metrics: import paths of torchmetrics metrics, such as
-    "torchmetrics.classification:MulticlassF1Score", for the test set.
+    "torchmetrics.classification:MulticlassF1Score", for the test set. samples: about how many training samples, and at most how many
+    test samples, a round's losses and accuracy are taken on, spread evenly over the clients; by default all.
     """
 
     metrics: Texts = ()
+    samples: Count | None = None
 
     def build(self, federation: Federation) -> dict[str, Metric]:
         """The metrics by their names, or paths where two have one name; one that asks for `task` or `num_classes` is told.

@@ -64,6 +64,7 @@ class Plan:
 
     delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds. start: the parameters
     (d,) as the factory made them; buffers: those that training moves (m,). model_start: a hash of the model as it starts.
+    scored: what losses and accuracy are taken on.
     """
 
     experiment: Experiment
@@ -79,6 +80,7 @@ class Plan:
     buffers: Tensor
     model_start: str
     metrics: dict[str, Metric]
+    scored: Federation
 
     def describe(self, ranks: int = 1) -> dict[str, Any]:
         """The settings that decide the result, as plain values: equal descriptions give bit-equal runs.
@@ -136,11 +138,24 @@ def prepare(experiment: Experiment) -> Plan:
     algorithm.check_dimension(model.d)
     mechanism, delta = _mechanism(experiment, model.d)
     metrics = experiment.evaluation.build(federation)
+    federation, scored = _scored(federation, experiment.evaluation.samples)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
     limit = None if engine.memory_limit == "auto" else engine.memory_limit
     layout = layout_for(len(algorithm.client_slots), len(data), start, share, limit)
     spent = SpentSoFar(mechanism, delta or 0.0)
-    return Plan(experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, buffers, fingerprint, metrics)
+    return Plan(
+        experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, buffers, fingerprint, metrics, scored
+    )
+
+
+def _scored(federation: Federation, samples: int | None) -> tuple[Federation, Federation]:
+    """The federation, with a note where not all of it is scored, and what is."""
+    if samples is None:
+        return federation, federation
+    scored = federation.thinned(samples)
+    tested = f" and {len(scored.test[1]):,} of {len(federation.test[1]):,} test" if scored.test and federation.test else ""
+    note = f"a round's losses and accuracy are those of {len(scored.y):,} of {len(federation.y):,} training{tested} samples"
+    return replace(federation, notes=(*federation.notes, note)), scored
 
 
 def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:

@@ -26,6 +26,29 @@ def new_folder(path: Path) -> Path:
     return path
 
 
+class Lock:
+    """Keeps other processes out of a folder until it is released, or this process ends (where the system has flock)."""
+
+    def __init__(self, folder: Path, otherwise: str) -> None:
+        """Raises BadInput, saying `otherwise`, where another process is in the folder."""
+        self._file: int | None = None
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            self._file = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.release()
+                raise BadInput("out", f": {otherwise}. Wait for it, or choose another folder.") from None
+
+    def release(self) -> None:
+        """Lets others in."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
 def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
     """Writes a file beside `path`, makes it durable and moves it over `path`; a failure leaves `path` as it was."""
     beside = path.with_name(f".{path.name}.part")

@@ -17,7 +17,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from normec.errors import BadInput
-from normec.files import write_atomically
+from normec.files import Lock, write_atomically
+from normec.settings import difference
 
 
 class Output(NamedTuple):
@@ -43,7 +44,12 @@ class RunFolder:
         self.summary = path / "summary.json"
         self._output = path / "checkpoint" / "output.safetensors"
         self.checkpoint = path / "checkpoint" / "state.safetensors"
-        self._lock_file: int | None = None
+        self._lock: Lock | None = None
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run has started in it."""
+        return self.config.exists() or self.checkpoint.parent.exists()
 
     def check(self, resume: bool) -> None:
         """Refuses a folder that holds something when `resume` is off, or no run when it is on.
@@ -51,7 +57,7 @@ class RunFolder:
         Raises:
             BadInput: saying which.
         """
-        path, holds_run = self.path, self.config.exists() or self.checkpoint.parent.exists()
+        path, holds_run = self.path, self.holds_run
         if resume and not holds_run:
             raise BadInput("resume", f": {path} holds no run. Leave it out to start one.")
         if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -69,28 +75,15 @@ class RunFolder:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput("out", f": {self.path} cannot be made ({error.strerror}). Choose another folder.") from None
-        self._lock()
+        self._lock = Lock(self.checkpoint.parent, f"another run is going on in {self.path}")
         return self
 
     def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock_file is not None:
-            os.close(self._lock_file)
-            self._lock_file = None
-
-    def _lock(self) -> None:
-        """Keeps other runs out until this one ends, however it ends (where the system has flock)."""
-        with contextlib.suppress(ImportError):
-            import fcntl
-
-            self._lock_file = os.open(self.checkpoint.parent, os.O_RDONLY)
-            try:
-                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self.__exit__()
-                raise BadInput("out", f": another run is going on in {self.path}. Wait for it, or choose another folder.") from None
+        if self._lock is not None:
+            self._lock.release()
 
     def check_settings(self, now: dict[str, Any]) -> None:
         """Writes down the settings of a new run; refuses to resume one that has others.
@@ -101,9 +94,9 @@ class RunFolder:
         if not self.settings.exists():
             write_atomically(self.settings, lambda: json.dumps(now, indent=1, ensure_ascii=False).encode())
         with self._reading(self.settings):
-            difference = _difference(json.loads(self.settings.read_text(encoding="utf-8")), json.loads(json.dumps(now)))
-        if difference:
-            raise BadInput("resume", f": {self.path} holds another run ({difference}). Use the same settings, or a new folder.")
+            found = difference(json.loads(self.settings.read_text(encoding="utf-8")), json.loads(json.dumps(now)))
+        if found:
+            raise BadInput("resume", f": {self.path} holds another run ({found}). Use the same settings, or a new folder.")
 
     def start_metrics(self, rounds_done: int) -> list[dict[str, Any]]:
         """Cuts metrics.jsonl back to the rounds that a checkpoint holds, and returns those."""
@@ -187,22 +180,6 @@ class RunFolder:
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
-
-
-def _difference(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first setting, with both values, in which two descriptions of a run differ; None where they agree."""
-    before, after = _flat(saved), _flat(now)
-    for key in [*after, *before]:
-        if before.get(key) != after.get(key):
-            return f"{key}={before.get(key)!r} there, {after.get(key)!r} here"
-    return None
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _line(row: dict[str, Any]) -> str:

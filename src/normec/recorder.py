@@ -290,7 +290,7 @@ class Recorder:
             return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()
         seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
         drop_broken = self.plan.mechanism.trust != "none"
-        scores = evaluate(self.plan.model, state.x, self.plan.federation, self.plan.metrics, drop_broken)
+        scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, drop_broken)
         for name, value in (("training", scores.train_loss), ("test", scores.test_loss)):
             if value is not None and not math.isfinite(value):
                 raise TrainingFailed(f"round {state.rounds_done}: the {name} loss is {value}. Lower algorithm.server_lr or local.lr.")

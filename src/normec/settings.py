@@ -81,3 +81,20 @@ def _sentence(owner: type[Settings], error: ValidationError) -> BadInput:
         return BadInput(name, f" is missing. Give {owner.__name__} a value for {name}.")
     expected = owner.model_fields[name].description or first["msg"].removeprefix("Input should be ")
     return BadInput(name, f"={first['input']!r} must be {expected}.")
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree of settings as one level, `section.key` → value."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def difference(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first setting, with both values, in which two trees differ; None where they agree."""
+    before, after = flat(saved), flat(now)
+    for key in [*after, *before]:
+        if before.get(key) != after.get(key):
+            return f"{key}={before.get(key)!r} there, {after.get(key)!r} here"
+    return None

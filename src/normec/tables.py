@@ -132,41 +132,6 @@ def algorithm_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines + [f"{row['name']}: {row['paper']}. Convergence: {row['guarantee']}." for row in rows]
 
 
-def comparison_table(rows: list[dict[str, Any]]) -> Table:
-    """Algorithms side by side: mean ± standard error over the seeds."""
-    table = Table(title="Comparison", title_justify="left")
-    for name in ("algorithm", "ε", "test accuracy", "training loss", "MB up"):
-        table.add_column(name, no_wrap=True, justify="left" if name == "algorithm" else "right")
-    table.add_column("chosen", overflow="fold")
-    for row in rows:
-        cells = (
-            "∞" if row["epsilon"] is None else upper(row["epsilon"]),
-            _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
-            _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
-            number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
-            ", ".join(f"{name}={value}" for name, value in row["chosen"].items()) or "–",
-        )
-        table.add_row(row["algorithm"], *(Text(cell) for cell in cells))
-    return table
-
-
-def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
-    """How the numbers came about, and what they do not include."""
-    first = rows[0]
-    lines = [f"mean ± standard error over {count(first['seeds'], 'seed')}, {count(first['rounds'], 'round')}"]
-    if first["epsilon"] is not None:
-        lines.append(f"δ = {first['delta']!r}, {first['adjacency']} adjacency, trust {first['trust']}; each run alone spends ε")
-    if first["tries"]:
-        tries = f"{count(first['tries'], 'configuration')} each, on another seed, by final {first['tuned_by']}"
-        lines.append(f"tuned: {tries}; tuning is not accounted")
-    lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
-    lines += [f"warning: the training loss of {row['algorithm']} rose" for row in rows if row["rose"]]
-    if not first["tries"]:
-        lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
-    lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
-    return lines
-
-
 def plan_table(found: dict[str, Any]) -> Table:
     """The chosen parameters beside the corollary's, and their bounds term by term."""
     table = Table(title="Plan", title_justify="left")
@@ -283,11 +248,6 @@ def _largest(classes: list[str], counts: list[int], most: int) -> str:
 
 def _shape(shape: list[int]) -> str:
     return " × ".join(map(str, shape)) or "one number"
-
-
-def _with_error(mean: float | None, error: float | None, scale: float, form: str, unit: str = "") -> str:
-    shown = number(None if mean is None else scale * mean, form)
-    return shown + ("" if error is None else f" ± {number(scale * error, form)}") + (unit if mean is not None else "")
 
 
 def number(value: float | None, form: str) -> str:

@@ -147,6 +147,27 @@ class Federation:
         rows = None if self.rows is None else self.rows.to(device)
         return replace(self, x=move("x", self.x), y=move("y", self.y), test=test, rows=rows)
 
+    def thinned(self, samples: int) -> Federation:
+        """The same clients with about `samples` training samples, one or more of each that has any, and at most as many test samples.
+
+        What stays is spread evenly over each client's samples and over the test set; every sample stays where there are no more.
+        """
+        total = len(self.y)
+        kept = [_spread(size, max(1, size * samples // total)) for size in self.sizes.tolist()]
+        chosen = np.concatenate([start + part for start, part in zip(self.offsets[:-1].tolist(), kept, strict=True)])
+        places, tested = torch.from_numpy(chosen).to(self.y.device), None
+        if self.test is not None:
+            tested = _spread(len(self.test[1]), samples)
+        return replace(
+            self,
+            x=self.x[places] if self.rows is None else self.x,
+            y=self.y[places],
+            offsets=np.concatenate([[0], np.cumsum([len(part) for part in kept])]),
+            rows=None if self.rows is None else self.rows[places],
+            test=None if self.test is None else (self.test[0][tested], self.test[1][tested]),
+            test_owners=None if self.test_owners is None else self.test_owners[tested],
+        )
+
     def fingerprint(self) -> str:
         """A hash of all samples and of who holds them."""
         digest = hashlib.blake2b(repr((self.ids, self.classes)).encode(), digest_size=16)
@@ -157,6 +178,12 @@ class Federation:
             digest.update(self.test_owners.astype(np.int64).tobytes())
         digest.update(self.offsets.astype(np.int64).tobytes())
         return digest.hexdigest()
+
+
+def _spread(size: int, wanted: int) -> np.ndarray:
+    """Positions among `size`, at most `wanted`, evenly apart."""
+    held = min(size, wanted)
+    return np.arange(held) * size // max(held, 1)
 
 
 def _is_mapped(x: Any) -> bool:

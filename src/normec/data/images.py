@@ -106,6 +106,24 @@ def scaled(pixels: Pixels) -> np.ndarray:
     return values
 
 
+def pooled(table: Table, side: int) -> Table:
+    """The same images with each square of `side` × `side` pixels averaged to one.
+
+    Raises:
+        BadInput: where the samples are no images, or the squares do not fill them.
+    """
+    if table.x.ndim != 4 or any(length % side for length in table.x.shape[2:]):
+        held = "no images" if table.x.ndim != 4 else f"images of {table.x.shape[2]}×{table.x.shape[3]} pixels"
+        raise BadInput("data.pool", f"={side} does not fit: the source holds {held}. Use a divisor of both sides, or leave it out.")
+
+    def averaged(x: np.ndarray) -> np.ndarray:
+        n, channels, height, width = x.shape
+        means: np.ndarray = x.reshape(n, channels, height // side, side, width // side, side).mean((3, 5), dtype=x.dtype)
+        return means
+
+    return table._replace(x=averaged(table.x), test=None if table.test is None else (averaged(table.test[0]), table.test[1]))
+
+
 def decode(images: Sequence[T], content: Callable[[T], bytes], name: Callable[[T], str]) -> Pixels:
     """Images, decoded on all cores: grey ones as one channel, all others as three. content: of an image's file.
 

@@ -11,7 +11,7 @@ import numpy as np
 from normec.data import partition
 from normec.data.checks import as_features, class_names, encode_labels
 from normec.data.federation import Federation
-from normec.data.images import read_cifar10, read_folder, read_image_column
+from normec.data.images import pooled, read_cifar10, read_folder, read_image_column
 from normec.data.readers import Table, read_digits, read_file
 from normec.data.text import read_speakers
 from normec.errors import BadInput, count
@@ -30,12 +30,13 @@ class Data(Settings):
     """Where the samples come from, and how they are dealt to clients: the `[data]` section.
 
     min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
-    characters from which the next one is predicted.
+    characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
     """
 
     source: Text = "digits"
     path: Text | None = None
     window: Count | None = None
+    pool: Count | None = None
     clients: Count | None = None
     partition: Literal["iid", "dirichlet", "shards", "power-law", "column"] = "iid"
     concentration: Positive | None = None
@@ -88,7 +89,7 @@ def load(data: Data, streams: Streams) -> Federation:
         if not isinstance(federation, Federation):
             raise BadInput("data.source", f"={data.source!r} returned {type(federation).__name__}. Return a normec.Federation.")
         return _large_enough(federation, data.min_size)
-    table = _read(data)
+    table = _read(data) if data.pool is None else pooled(_read(data), data.pool)
     names = table.classes or class_names("data.label_column", table.y, *(table.test[1:] if table.test else ()))
     if names is None or len(names) < 2:
         held = f"{table.y.dtype} values" if names is None else f"one class only ({table.y[0]})"

@@ -1,0 +1,37 @@
+"""What commands have in common: their arguments, and answers as tables or as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def answer(found: object, as_json: bool, *parts: Table | str) -> None:
+    """Prints what a command found: as JSON, or as tables and lines."""
+    from normec.console import show
+
+    if as_json:
+        typer.echo(as_text(found))
+    else:
+        show(*parts)
+
+
+def as_text(found: object) -> str:
+    """Plain values as JSON, for readers."""
+    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def split(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
+    """The configuration file, if any, and the assignments. resumed: a run's folder, whose own configuration is taken without a file."""
+    named = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).is_file())  # as in runs/beta=0.1/run.toml
+    file = Path(arguments[0]) if named else None
+    assignments = arguments[1:] if file else arguments
+    if file is None and resumed is not None and (resumed / "run.toml").exists():
+        file = resumed / "run.toml"
+    return file, assignments if workers is None else [*assignments, f"engine.workers={workers}"]

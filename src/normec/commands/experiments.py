@@ -1,0 +1,76 @@
+"""Commands over many runs: compare, sweep."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normec.commands.answers import answer, as_text, split
+from normec.errors import BadInput, NormecError
+
+
+def compare(
+    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="What all have in common.")] = None,
+    algorithms: Annotated[str, typer.Option(metavar="A,B,…", help="Names of algorithms; see `normec algorithms`.")] = "",
+    tune: Annotated[bool, typer.Option("--tune", help="Search a small grid for each, on another seed. Not accounted.")] = False,
+    tries: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=400, help="Configurations --tune tries for each, a square: 9.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for comparison.json, with all curves.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
+) -> None:
+    """Compare algorithms on the same data, model, cohorts and ε.
+
+    NAME.key=value is a setting of one algorithm; the [algorithm] section of RUN.toml is for the one that it names.
+    """
+    from normec.compare import Comparison
+    from normec.console import progress, steps
+    from normec.files import new_folder, write_atomically
+    from normec.run_tables import comparison_notes, comparison_table
+
+    if tries is not None and not tune:
+        raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
+    with progress("checking every algorithm"):
+        comparison = Comparison.of(*split(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0)
+    folder = new_folder(out) if out else None
+    with steps("comparing", comparison.runs) as next_run:
+        rows = list(comparison.rows(next_run))
+    if folder:
+        write_atomically(folder / "comparison.json", as_text(rows).encode)
+    answer(rows, as_json, comparison_table(rows), *comparison_notes(rows))
+
+
+def sweep(
+    grid: Annotated[list[str], typer.Argument(metavar="SWEEP.toml [key=value …]", help="A configuration whose settings may be lists.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The sweep's folder; by default runs/NAME of NAME.toml.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
+) -> None:
+    """Train every combination of the settings that are lists.
+
+    The same command again goes on where it stopped: finished runs are skipped, others resume. [[case]] tables change settings
+    together; target in [sweep] is a test accuracy to count rounds and transmissions to.
+    """
+    from normec.console import progress, runs_going_on
+    from normec.run_tables import sweep_notes, sweep_table
+    from normec.sweep import Sweep
+
+    file, assignments = split(grid, None, None)
+    if file is None:
+        raise BadInput("SWEEP.toml", " is missing. Give the file first, then key=value.")
+    with progress("checking every run"):
+        chosen = Sweep.read(file, assignments)
+    folder = out or Path("runs") / file.stem
+    try:
+        with runs_going_on(len(chosen.runs), chosen.rounds) as told:
+            rows = chosen.run(folder, workers or os.cpu_count() or 1, told)
+    except KeyboardInterrupt:
+        raise NormecError("interrupted; the same command goes on") from None
+    answer(rows, as_json, sweep_table(rows, chosen.target), *sweep_notes(rows, folder))
+    failed = sum(row["status"] == "failed" for row in rows)
+    if failed:
+        raise NormecError(f"{failed} of {len(rows)} runs failed; the others are done")

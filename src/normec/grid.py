@@ -1,0 +1,91 @@
+"""Grids of configurations: any setting takes a list, and every combination is a run with a name that tells it from the others."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from typing import Any, NamedTuple
+
+from normec.config import RunConfig, Tree, merge
+from normec.errors import BadInput
+from normec.settings import flat
+
+LISTS = {"evaluation.metrics"}
+"""Settings that are lists themselves; several of them are a list of lists."""
+LONGEST_NAME = 100
+Changes = dict[str, Any]
+"""Values of settings by `section.key`."""
+
+
+class Point(NamedTuple):
+    """One run of a grid: its settings, and which of them it does not share with all others."""
+
+    tree: Tree
+    changes: Changes
+
+
+def expand(tree: Tree) -> dict[str, Point]:
+    """The runs of a tree in which settings may be lists, by name, in the order of the lists: the last one varies fastest.
+
+    Each table of an array `[[case]]` changes settings together, as `key=value` would, and may hold lists of its own; without
+    any there is one case, of no change.
+
+    Raises:
+        BadInput: for an empty list, two runs that are one, or a run that is no configuration, naming it.
+    """
+    tree = dict(tree)
+    cases = tree.pop("case", [{}])
+    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
+        raise BadInput("case", f"={cases!r:.60} must be tables of settings. Write [[case]] above each.")
+    base, common = _split(tree)
+    runs: dict[str, Point] = {}
+    for case in cases:
+        fixed, own = _split(case)
+        lists = {key: values for key, values in common.items() if key not in fixed} | own
+        for point in itertools.product(*lists.values()):
+            changes = fixed | dict(zip(lists, point, strict=True))
+            name = _name(changes)
+            if name in runs:
+                raise BadInput("sweep", f" has two runs {name}. Leave out one of two equal values.")
+            runs[name] = Point(merge(_tree(base), _tree(changes)), changes)
+            _check(name, runs[name].tree)
+    return runs
+
+
+def _split(tree: Tree) -> tuple[Changes, dict[str, list[Any]]]:
+    """The settings that have one value, and those that are lists of values."""
+    once: Changes = {}
+    lists: dict[str, list[Any]] = {}
+    for key, value in flat(tree).items():
+        if not isinstance(value, list) or (key in LISTS and not any(isinstance(each, list) for each in value)):
+            once[key] = value
+        elif any(isinstance(each, dict) for each in value):
+            raise BadInput(key, " is a list of sections. Write [[case]] for settings that change together.")
+        elif value:
+            lists[key] = value
+        else:
+            raise BadInput(key, "=[] holds no value to try. Give one or more, or leave it out.")
+    return once, lists
+
+
+def _tree(leaves: Changes) -> Tree:
+    tree: Tree = {}
+    for name, value in leaves.items():
+        section, _, key = name.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[key] = value
+    return tree
+
+
+def _name(changes: Changes) -> str:
+    """Such as `beta=0.01_lr=1`, fit for a folder's name; with a hash where that would lose something."""
+    said = "_".join(f"{key.rpartition('.')[2]}={value}" for key, value in changes.items()) or "run"
+    short = re.sub(r"[^\w.=+-]+", "-", said, flags=re.ASCII)[:LONGEST_NAME]
+    return short if short == said else f"{short}~{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}"
+
+
+def _check(name: str, tree: Tree) -> None:
+    try:
+        RunConfig.from_tree(tree)
+    except BadInput as error:
+        raise BadInput(error.setting, f"{error.problem.rstrip('.')} (in the run {name}).") from None

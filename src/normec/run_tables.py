@@ -1,0 +1,109 @@
+"""The tables and notes of commands over many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from normec.errors import count
+from normec.summary import upper
+from normec.tables import number
+
+MOST_COLUMNS = 3
+"""Of settings in the table of a sweep; with more, each run has its name instead."""
+
+
+def comparison_table(rows: list[dict[str, Any]]) -> Table:
+    """Algorithms side by side: mean ± standard error over the seeds."""
+    table = Table(title="Comparison", title_justify="left")
+    for name in ("algorithm", "ε", "test accuracy", "training loss", "MB up"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "algorithm" else "right")
+    table.add_column("chosen", overflow="fold")
+    for row in rows:
+        cells = (
+            "∞" if row["epsilon"] is None else upper(row["epsilon"]),
+            _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
+            _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
+            number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
+            ", ".join(f"{name}={value}" for name, value in row["chosen"].items()) or "–",
+        )
+        table.add_row(row["algorithm"], *(Text(cell) for cell in cells))
+    return table
+
+
+def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
+    """How the numbers came about, and what they do not include."""
+    first = rows[0]
+    lines = [f"mean ± standard error over {count(first['seeds'], 'seed')}, {count(first['rounds'], 'round')}"]
+    if first["epsilon"] is not None:
+        lines.append(f"δ = {first['delta']!r}, {first['adjacency']} adjacency, trust {first['trust']}; each run alone spends ε")
+    if first["tries"]:
+        tries = f"{count(first['tries'], 'configuration')} each, on another seed, by final {first['tuned_by']}"
+        lines.append(f"tuned: {tries}; tuning is not accounted")
+    lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
+    lines += [f"warning: the training loss of {row['algorithm']} rose" for row in rows if row["rose"]]
+    if not first["tries"]:
+        lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
+    lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
+    return lines
+
+
+def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
+    """The runs of a sweep by what they do not share. target: a test accuracy that runs are timed to."""
+    table = Table(title="Sweep", title_justify="left")
+    names = list(dict.fromkeys(key for row in rows for key in row["settings"]))
+    names = names if len(names) <= MOST_COLUMNS else ["run"]
+    shared = _shared(rows)
+    shown = {title: cell for title, cell in _SWEEP.items() if title not in shared and (target is not None or "target" not in title)}
+    for name in (*(name.rpartition(".")[2] for name in names), *shown):
+        table.add_column(name.replace("target", f"{target}"), overflow="fold", justify="left" if name in names else "right")
+    for row in rows:
+        cells = [row["run"]] if names == ["run"] else [str(row["settings"].get(name, "–")) for name in names]
+        table.add_row(*(Text(cell) for cell in (*cells, *(cell(row) for cell in shown.values()))))
+    return table
+
+
+_SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
+    "status": lambda row: row["status"],
+    "best": lambda row: number(row.get("best_accuracy"), ".1%"),
+    "last": lambda row: number(row.get("last_accuracy"), ".1%"),
+    "loss": lambda row: number(row.get("train_loss"), ".4f"),
+    "ε": lambda row: "–" if "epsilon" not in row else "∞" if row["epsilon"] is None else upper(row["epsilon"]),
+    "rounds": lambda row: number(row.get("rounds"), ",d"),
+    "sent": lambda row: number(row.get("transmissions"), ",d"),
+    "rounds to target": lambda row: number(row.get("rounds_to_target"), ",d"),
+    "sent to target": lambda row: number(row.get("transmissions_to_target"), ",d"),
+}
+"""The columns of a sweep's table, and the cell of a row in each; best and last are test accuracies, loss is the last training loss."""
+
+
+def _shared(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Columns in which all rows hold the same."""
+    found = {}
+    for title in ("status", "ε", "rounds", "sent"):
+        cells = {_SWEEP[title](row) for row in rows}
+        if len(cells) == 1:
+            found[title] = cells.pop()
+    return found
+
+
+def sweep_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+    """Where things are, what failed, and what the ε do not include."""
+    shared = ", ".join(f"{title} {cell}" for title, cell in _shared(rows).items() if cell != "–")
+    lines = [f"all runs: {shared}"] if shared else []
+    lines += [
+        "best, last: test accuracy; loss: last training loss; sent: messages of clients to the server",
+        f"{folder}: a folder for each run, results.csv, results.json",
+    ]
+    if any(row.get("epsilon") is not None for row in rows):
+        lines.append("each run alone spends its ε; choosing among runs on the same private data is not accounted")
+    return lines + [f"failed: {row['run']}: {row['problem']}" for row in rows if row["status"] == "failed"]
+
+
+def _with_error(mean: float | None, error: float | None, scale: float, form: str, unit: str = "") -> str:
+    shown = number(None if mean is None else scale * mean, form)
+    return shown + ("" if error is None else f" ± {number(scale * error, form)}") + (unit if mean is not None else "")

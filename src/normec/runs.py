@@ -1,0 +1,94 @@
+"""Runs in their folders: a configuration starts in one, and a reader finds there what became of it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normec.config import RunConfig, Tree
+from normec.errors import BadInput
+from normec.experiment import Plan, prepare
+from normec.folder import RunFolder
+
+
+def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]:
+    """A configuration, prepared, and its folder, which other runs are kept out of.
+
+    Raises:
+        BadInput: as `RunFolder.open` and `prepare`.
+    """
+    folder = RunFolder(path)
+    folder.check(resume)
+    plan = prepare(config.experiment())
+    folder.open(resume)
+    if not folder.config.exists():
+        folder.save_config(config.toml(plan.delta))
+    return plan, folder
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run's folder tells. settings: the configuration in full. metrics: a dict a round. summary: None before the run's end.
+
+    clients: of a finished run how each client fares, which only a simulation can know.
+    """
+
+    path: Path
+    settings: Tree
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+    clients: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        """The record of a run, also of one that is going on or was interrupted.
+
+        Raises:
+            BadInput: for a folder that holds no run, and for damaged files, naming the first.
+        """
+        folder = RunFolder(path)
+        if not folder.metrics.is_file():
+            raise BadInput(str(path), " holds no run (metrics.jsonl is missing). Give a run's folder.")
+        reading = folder.metrics
+        try:
+            lines = folder.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            metrics = [_row(line) for line in lines if line.endswith("\n")]  # the last may be half written now
+            reading = folder.config if folder.config.is_file() else folder.settings
+            settings = tomllib.loads(_text(reading)) if reading == folder.config else json.loads(_text(reading))
+            reading = folder.summary
+            summary = json.loads(_text(reading)) if reading.is_file() else None
+            reading = path / "clients.json"
+            clients = json.loads(_text(reading))["simulation_only"] if reading.is_file() else []
+            if not (isinstance(settings, dict) and isinstance(summary, dict | None) and isinstance(clients, list)):
+                raise TypeError("it holds something else")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(str(reading), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.") from None
+        return cls(path, settings, metrics, summary, clients)
+
+    def best(self, metric: str = "test_accuracy") -> float | None:
+        """The largest value of a metric over the rounds; None where it was never taken."""
+        return max((row[metric] for row in self.metrics if row.get(metric) is not None), default=None)
+
+    def last(self, metric: str) -> float | None:
+        """The last value of a metric; None where it was never taken."""
+        return next((row[metric] for row in reversed(self.metrics) if row.get(metric) is not None), None)
+
+    def reaching(self, target: float | None, metric: str = "test_accuracy") -> dict[str, Any] | None:
+        """The first evaluated round in which a metric is at least `target`; None where there is none."""
+        if target is None:
+            return None
+        return next((row for row in self.metrics if row.get(metric) is not None and row[metric] >= target), None)
+
+
+def _row(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict) or not isinstance(row.get("round"), int):
+        raise ValueError("a line holds no round")
+    return row
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,218 @@
+"""What `normec sweep` runs: a grid of runs in processes of their own, which a kill at any moment leaves resumable."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import tomli_w
+
+from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
+from normec.errors import BadInput
+from normec.files import Lock, write_atomically
+from normec.folder import RunFolder
+from normec.grid import Point, expand
+from normec.runs import Record
+from normec.settings import Fraction, Settings, difference
+
+LOOK_AGAIN = 0.2
+"""Seconds between looks at the processes."""
+Told = Callable[[int, list[str], list[str]], None]
+"""Told how many rounds of all are done, and the names of the runs that have ended and of those that are going on."""
+
+
+class Target(Settings):
+    """The `[sweep]` section. target: a test accuracy; the table says how many rounds and transmissions each run took to it."""
+
+    target: Fraction | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """runs: by name. source: the tree that says so."""
+
+    source: Tree
+    runs: dict[str, Point]
+    target: float | None = None
+
+    @classmethod
+    def of(cls, tree: Tree) -> Sweep:
+        """Of a tree of settings that may be lists, with [[case]] tables and a [sweep] section.
+
+        Raises:
+            BadInput: as `grid.expand`, before anything runs.
+        """
+        own = tree.get("sweep", {})
+        if not isinstance(own, dict):
+            raise BadInput("sweep", f"={own!r} must be a section. Write [sweep] in the file.")
+        target = Target.from_table("sweep", own).target
+        return cls(tree, expand({key: value for key, value in tree.items() if key != "sweep"}), target)
+
+    @classmethod
+    def read(cls, file: Path, assignments: list[str]) -> Sweep:
+        """Of a TOML file changed by `key=value` arguments, whose values may be lists too."""
+        return cls.of(merge(read_toml(file), parse_assignments(assignments)))
+
+    @property
+    def rounds(self) -> int:
+        """Of all runs together, as planned."""
+        return sum(RunConfig.from_tree(point.tree).schedule.rounds for point in self.runs.values())
+
+    def run(self, folder: Path, workers: int, told: Told) -> list[dict[str, Any]]:
+        """Trains what is not finished yet, `workers` runs at a time; returns the rows of the table.
+
+        results.json and results.csv are replaced after each run.
+
+        Raises:
+            BadInput: for a folder that is no sweep's, that another sweep is using, or that holds a run of this name and other settings.
+            KeyboardInterrupt: when Ctrl-C was pressed, once the runs have written their checkpoints.
+        """
+        _open(folder)
+        lock = Lock(folder, f"another sweep is going on in {folder}")
+        try:
+            waiting = [name for name, point in self.runs.items() if not _finished(folder / name, point.tree)]
+            write_atomically(folder / "sweep.toml", tomli_w.dumps(self.source).encode)
+            failed = self._train(folder, waiting, workers, told)
+            return self._save(folder, failed)
+        finally:
+            lock.release()
+
+    def _train(self, folder: Path, waiting: list[str], workers: int, told: Told) -> dict[str, str]:
+        """Why runs failed, by name."""
+        going: dict[str, _Process] = {}
+        failed: dict[str, str] = {}
+        ended = [name for name in self.runs if name not in waiting]
+        try:
+            while waiting or going:
+                while waiting and len(going) < workers:
+                    name = waiting.pop(0)
+                    going[name] = _Process(self.runs[name].tree, folder / name)
+                for name in [name for name, process in going.items() if process.ended]:
+                    problem = going.pop(name).finish()
+                    failed |= {name: problem} if problem else {}
+                    ended.append(name)
+                    self._save(folder, failed)
+                told(sum(RunFolder(folder / name).visible_rounds() for name in (*ended, *going)), ended, list(going))
+                time.sleep(LOOK_AGAIN)
+        finally:
+            for process in going.values():  # only where this loop was interrupted
+                process.interrupt()
+            for process in going.values():
+                process.finish()
+        return failed
+
+    def _save(self, folder: Path, failed: dict[str, str]) -> list[dict[str, Any]]:
+        """Writes the table of what there is."""
+        rows = [self._row(folder, name, failed.get(name)) for name in self.runs]
+        flat = [row["settings"] | {key: value for key, value in row.items() if key != "settings"} for row in rows]
+        text = io.StringIO()
+        table = csv.DictWriter(text, list(dict.fromkeys(key for row in flat for key in row)))
+        table.writeheader()
+        table.writerows(flat)
+        write_atomically(folder / "results.csv", text.getvalue().encode)
+        write_atomically(folder / "results.json", json.dumps(rows, indent=1, ensure_ascii=False).encode)
+        return rows
+
+    def _row(self, folder: Path, name: str, problem: str | None) -> dict[str, Any]:
+        """What became of one run, as far as it came."""
+        row: dict[str, Any] = {"run": name, "settings": self.runs[name].changes, "status": "failed" if problem else "waiting"}
+        try:
+            record = Record.read(folder / name)
+        except BadInput:
+            return row | {"problem": problem}
+        reached = record.reaching(self.target)
+        done = record.summary is not None and not problem
+        return row | {
+            "status": "done" if done else "failed" if problem else "interrupted",
+            "best_accuracy": record.best("test_accuracy"),
+            "last_accuracy": record.last("test_accuracy"),
+            "train_loss": record.last("train_loss"),
+            "epsilon": record.last("epsilon"),
+            "rounds": record.metrics[-1]["round"] if record.metrics else 0,
+            "transmissions": record.last("transmissions"),
+            "rounds_to_target": reached and reached["round"],
+            "transmissions_to_target": reached and reached["transmissions"],
+            "seconds": record.last("seconds"),
+            "problem": problem,
+        }
+
+
+class _Process:
+    """A run in a process of its own, which ends with this one, and which Ctrl-C reaches through this one alone."""
+
+    def __init__(self, tree: Tree, path: Path) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by finish)
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "normec.attended", str(path)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+        with contextlib.suppress(BrokenPipeError):  # it has died already
+            self._input.write(json.dumps(tree).encode() + b"\n")
+            self._input.flush()
+
+    @property
+    def _input(self) -> IO[bytes]:
+        return cast(IO[bytes], self._process.stdin)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def finish(self) -> str | None:
+        """Waits for its end; why it failed, or None."""
+        code = self._process.wait()
+        self._input.close()
+        with self._errors:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip().splitlines()
+        if code == 0:
+            return None
+        return f"killed by signal {-code}" if code < 0 else said[-1] if said else f"exit code {code}"
+
+    def interrupt(self) -> None:
+        """Asks it to end with a checkpoint."""
+        self._process.send_signal(signal.SIGINT)
+
+
+def _open(folder: Path) -> None:
+    """Makes a sweep's folder.
+
+    Raises:
+        BadInput: where it cannot be made, or holds something else.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = any(folder.iterdir()) and not (folder / "sweep.toml").is_file()
+    except OSError as error:
+        raise BadInput("out", f": {folder} cannot be made ({error.strerror}). Choose another folder.") from None
+    if foreign:
+        raise BadInput("out", f": {folder} holds something else than a sweep. Choose another folder.")
+
+
+def _finished(path: Path, tree: Tree) -> bool:
+    """Whether the run of these settings is finished.
+
+    Raises:
+        BadInput: where there is a run of others, naming the first that differs.
+    """
+    if not RunFolder(path).config.is_file():
+        return False
+    there, here = Record.read(path), tomllib.loads(RunConfig.from_tree(tree).toml())
+    if "delta" not in here["privacy"]:
+        there.settings["privacy"].pop("delta", None)
+    found = difference(there.settings, here)
+    if found:
+        raise BadInput("out", f": {path} holds a run of other settings ({found}). Choose another folder, or remove that one.")
+    return there.summary is not None
