@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def as_text(found: object) -> str:
 
 def split(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:
     """The configuration file, if any, and the assignments. resumed: a run's folder, whose own configuration is taken without a file."""
-    named = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).is_file())  # as in runs/beta=0.1/run.toml
+    named = bool(arguments) and ("=" not in arguments[0] or os.path.isfile(arguments[0]))  # as in runs/beta=0.1/run.toml
     file = Path(arguments[0]) if named else None
     assignments = arguments[1:] if file else arguments
     if file is None and resumed is not None and (resumed / "run.toml").exists():
