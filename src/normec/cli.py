@@ -216,6 +216,7 @@ def _new_folder(config: RunConfig) -> Path:
 
 app.command()(experiments.compare)
 app.command()(experiments.sweep)
+app.command()(experiments.paper)
 
 
 def main() -> None:

@@ -1,15 +1,18 @@
-"""Commands over many runs: compare, sweep."""
+"""Commands over many runs: compare, sweep, paper."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from normec.commands.answers import answer, as_text, split
 from normec.errors import BadInput, NormecError
+
+if TYPE_CHECKING:
+    from normec.sweep import Sweep
 
 
 def compare(
@@ -55,7 +58,7 @@ def sweep(
     The same command again goes on where it stopped: finished runs are skipped, others resume. [[case]] tables change settings
     together; target in [sweep] is a test accuracy to count rounds and transmissions to.
     """
-    from normec.console import progress, runs_going_on
+    from normec.console import progress
     from normec.run_tables import sweep_notes, sweep_table
     from normec.sweep import Sweep
 
@@ -65,12 +68,60 @@ def sweep(
     with progress("checking every run"):
         chosen = Sweep.read(file, assignments)
     folder = out or Path("runs") / file.stem
+    rows = _run(chosen, folder, workers)
+    answer(rows, as_json, sweep_table(rows, chosen.target), *sweep_notes(rows, folder))
+    _fail_if_any(rows)
+
+
+def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any]]:
+    """The rows of a sweep, which Ctrl-C ends with checkpoints."""
+    from normec.console import runs_going_on
+
     try:
         with runs_going_on(len(chosen.runs), chosen.rounds) as told:
-            rows = chosen.run(folder, workers or os.cpu_count() or 1, told)
+            return chosen.run(folder, workers or os.cpu_count() or 1, told)
     except KeyboardInterrupt:
         raise NormecError("interrupted; the same command goes on") from None
-    answer(rows, as_json, sweep_table(rows, chosen.target), *sweep_notes(rows, folder))
+
+
+def _fail_if_any(rows: list[dict[str, Any]]) -> None:
     failed = sum(row["status"] == "failed" for row in rows)
     if failed:
         raise NormecError(f"{failed} of {len(rows)} runs failed; the others are done")
+
+
+def paper(
+    figure: Annotated[str, typer.Argument(metavar="figure1|figure2|figure3|figure4", help="Which figure of the paper.")],
+    changes: Annotated[list[str] | None, typer.Argument(metavar="[key=value …]", help="Changes to all its runs.")] = None,
+    scale: Annotated[str, typer.Option(help="tiny (seconds, digits), small (two cores, CIFAR-10) or paper (a GPU, CIFAR-10).")] = "tiny",
+    data: Annotated[Path | None, typer.Option(metavar="PATH", help="The folder of CIFAR-10, for small and paper.")] = None,
+    noise: Annotated[str, typer.Option(help="How the paper's noise is read: total (the vector's norm) or coordinate.")] = "total",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="By default runs/paper-SCALE-NOISE; the figures share runs.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+) -> None:
+    """Train what a figure of the paper shows, and draw it: .png, .svg, and every point in .json.
+
+    Under the picture stands how the noise was read, and what ε each trust model truly gives for it. The same command goes on.
+    """
+    from normec.config import parse_assignments
+    from normec.console import progress, show
+    from normec.data.picture import check
+    from normec.paper.experiments import FIGURES, NOISES, SCALES, Experiments
+    from normec.paper.pictures import caption, collect, save
+    from normec.run_tables import sweep_table
+
+    for name, value, known in (("FIGURE", figure, FIGURES), ("--scale", scale, SCALES), ("--noise", noise, NOISES)):
+        if value not in known:
+            raise BadInput(name, f"={value!r} is not known. Use {', '.join(known[:-1])} or {known[-1]}.")
+    with progress("preparing the runs"):
+        experiments = Experiments.at(scale, noise, data, parse_assignments(changes or []))  # type: ignore[arg-type]
+        chosen = experiments.sweep(figure)  # type: ignore[arg-type]
+    folder = out or Path("runs") / f"paper-{scale}-{noise}"
+    folder.mkdir(parents=True, exist_ok=True)
+    check(folder / f"{figure}.png")
+    rows = _run(chosen, folder, workers)
+    show(sweep_table(rows, chosen.target))
+    _fail_if_any(rows)
+    found = collect(experiments, figure, folder)  # type: ignore[arg-type]
+    paths = save(found, folder)
+    show(*caption(found), f"drawn: {', '.join(map(str, paths))}")

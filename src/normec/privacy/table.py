@@ -66,9 +66,14 @@ class Query(Settings):
         rate = expected / self.clients
         noise = self.noise_multiplier or 0.0
         if self.noise == "paper":
-            noise = rate * math.sqrt(self.rounds * math.log(1 / self.chosen_delta)) / (self.epsilon or math.inf)
+            noise = paper_noise(rate, self.rounds, self.epsilon or math.inf, self.chosen_delta)
         honest = self.min_honest or max(1, round(expected) - self.colluders)
         return Mechanism(trust, self.adjacency, 1.0, noise, participation, self.clients, self.rounds, honest, self.colluders)
+
+
+def paper_noise(rate: float, rounds: int, epsilon: float, delta: float) -> float:
+    """The paper's formula for the noise of a message of norm 1: p √(K ln(1/δ)) / ε."""
+    return rate * math.sqrt(rounds * math.log(1 / delta)) / epsilon
 
 
 def rows(query: Query) -> list[dict[str, Any]]:
