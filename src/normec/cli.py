@@ -217,6 +217,7 @@ def _new_folder(config: RunConfig) -> Path:
 app.command()(experiments.compare)
 app.command()(experiments.sweep)
 app.command()(experiments.paper)
+app.command()(experiments.report)
 
 
 def main() -> None:

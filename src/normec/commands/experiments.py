@@ -1,4 +1,4 @@
-"""Commands over many runs: compare, sweep, paper."""
+"""Commands over many runs: compare, sweep, paper, report."""
 
 from __future__ import annotations
 
@@ -125,3 +125,33 @@ def paper(
     found = collect(experiments, figure, folder)  # type: ignore[arg-type]
     paths = save(found, folder)
     show(*caption(found), f"drawn: {', '.join(map(str, paths))}")
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, or of sweeps.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="By default report.html, in the folder if there is one, else here.")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write one HTML page over runs: claims, curves, theory, settings; it works offline.
+
+    What cannot be read is named and left out.
+    """
+    from normec.console import show
+    from normec.files import write_atomically
+    from normec.report.page import Shown, write
+
+    file = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    if not file.parent.is_dir():
+        raise BadInput("--out", f"={str(file)!r}: {file.parent} is no folder. Make it, or name another.")
+    shown = Shown.read(folders)
+    text = write(shown)
+    write_atomically(file, lambda: text.encode())
+    for problem in shown.problems:
+        typer.echo(f"normec: left out: {problem}", err=True)
+    show(f"{file}: {len(shown.runs)} of {len(shown.runs) + len(shown.problems)} runs")
+    if open_it:
+        import webbrowser
+
+        webbrowser.open(file.absolute().as_uri())

@@ -1,0 +1,1 @@
+"""One self-contained HTML page over runs: what `normec report` writes."""

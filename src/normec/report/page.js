@@ -1,0 +1,87 @@
+"use strict";
+// The chart: what is drawn follows from the controls, which the address keeps after its #.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const colours = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b", "#7f7f7f"];
+  const dashes = ["solid", "dash", "dot", "dashdot"];
+  const [metric, axis, smoothing, smoothed, chart] = ["metric", "axis", "smoothing", "smoothed", "chart"].map((id) => document.getElementById(id));
+  const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;"); // the library reads markup in its texts
+  const place = new URLSearchParams(location.hash.slice(1));
+
+  const offer = (select, names) => Object.entries(names).forEach(([key, name]) => select.add(new Option(name, key)));
+  offer(metric, Object.fromEntries(data.metrics.map((key) => [key, key.replaceAll("_", " ")])));
+  offer(axis, data.axes);
+  const boxes = data.runs.map((run, index) => {
+    const [label, box, swatch] = ["label", "input", "span"].map((name) => document.createElement(name));
+    box.type = "checkbox";
+    box.checked = !place.getAll("off").includes(run.name);
+    box.id = `run-${index}`;
+    swatch.className = "swatch";
+    swatch.style.color = colours[index % colours.length];
+    swatch.style.borderTopStyle = { solid: "solid", dash: "dashed", dot: "dotted", dashdot: "dashed" }[dash(index)];
+    label.append(box, swatch, run.name);
+    document.getElementById("runs").append(label);
+    return box;
+  });
+  if (data.metrics.includes(place.get("metric"))) metric.value = place.get("metric");
+  if (place.get("axis") in data.axes) axis.value = place.get("axis");
+  if (data.left_out) document.getElementById("left-out").textContent = `Of ${data.left_out + 1} rounds one is drawn.`;
+
+  function dash(index) {
+    return dashes[Math.floor(index / colours.length) % dashes.length];
+  }
+
+  function points(run, weight) {
+    const [xs, ys, last] = [[], [], { value: null }];
+    const columns = run.columns;
+    (columns[metric.value] || []).forEach((y, row) => {
+      const x = columns[axis.value][row];
+      if (y === null || x === null || x === undefined) return;
+      last.value = last.value === null ? y : weight * last.value + (1 - weight) * y;
+      xs.push(x);
+      ys.push(last.value);
+    });
+    return [xs, ys];
+  }
+
+  function draw() {
+    const weight = Number(smoothing.value);
+    smoothed.textContent = weight ? weight.toFixed(2) : "off";
+    const style = getComputedStyle(document.documentElement);
+    const [ink, paper, line] = ["--ink", "--paper", "--line"].map((name) => style.getPropertyValue(name).trim());
+    const traces = data.runs.flatMap((run, index) => {
+      if (!boxes[index].checked) return [];
+      const [x, y] = points(run, weight);
+      const look = { color: colours[index % colours.length], dash: dash(index), width: 2 };
+      return [{ x, y, name: plain(run.name), type: "scatter", mode: x.length < 2 ? "markers" : "lines", line: look }];
+    });
+    const title = (text) => ({ title: { text: plain(text) }, gridcolor: line, zerolinecolor: line, automargin: true });
+    Plotly.react(
+      chart,
+      traces,
+      {
+        xaxis: title(data.axes[axis.value] || ""),
+        yaxis: title(metric.value.replaceAll("_", " ") + (weight ? ` (smoothed ${weight.toFixed(2)})` : "")),
+        showlegend: false,
+        hovermode: "x unified",
+        margin: { l: 60, r: 10, t: 36, b: 50 },
+        font: { color: ink },
+        hoverlabel: { bgcolor: paper, font: { color: ink } },
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+      },
+      { responsive: true, displaylogo: false },
+    );
+    const kept = new URLSearchParams({ metric: metric.value, axis: axis.value });
+    data.runs.forEach((run, index) => boxes[index].checked || kept.append("off", run.name));
+    history.replaceState(null, "", `#${kept}`);
+  }
+
+  document.getElementById("controls").addEventListener("input", draw);
+  document.getElementById("controls").addEventListener("submit", (event) => event.preventDefault());
+  document.getElementById("only-differences").addEventListener("input", (event) =>
+    document.getElementById("settings").classList.toggle("only-differences", event.target.checked),
+  );
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  draw();
+})();

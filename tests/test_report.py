@@ -1,0 +1,195 @@
+"""The report page: what stands in it, and what it does in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normec
+from conftest import Outcome
+from normec.report.page import Shown, write
+
+pytest.importorskip("plotly", reason="plotly is not installed")
+
+Command = Callable[..., Outcome]
+X = np.random.default_rng(0).normal(size=(40, 6))
+BROWSER = shutil.which("chromium")
+in_browser = pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+
+
+def trained(folder: Path, **changes: Any) -> normec.Run:
+    choices: dict[str, Any] = {
+        "algorithm": normec.FedNormEC(), "privacy": normec.Privacy(trust="central", epsilon=4.0, delta=1e-3), "rounds": 5, "participation": normec.Poisson(0.5),
+    }  # fmt: skip
+    data = normec.Federation.from_arrays(
+        X[:30], np.arange(30) % 3, np.arange(30) % 5, test=(X[30:], np.arange(10) % 3), test_client_ids=np.arange(10) % 4
+    )
+    from normec.models import logistic
+
+    return normec.train(model=logistic, data=data, local=normec.GD(steps=2), out=folder, **(choices | changes))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two finished runs."""
+    folder = tmp_path_factory.mktemp("two")
+    trained(folder / "ours")
+    trained(folder / "fedavg", algorithm=normec.FedAvg(), privacy=normec.Privacy(trust="none"))
+    return folder
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def seen(page: Path, script: str) -> Any:
+    """What a script finds in the page, in a browser."""
+    wrapped = f"<script>{{const found = (() => {{{script}}})(); const e = document.createElement('pre'); e.id = 'seen'; "
+    wrapped += "e.textContent = btoa(unescape(encodeURIComponent(JSON.stringify(found)))); document.body.append(e); }</script></body>"
+    copy = page.with_name("copy.html")
+    copy.write_text(page.read_text().replace("</body>", wrapped))
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}", "--dump-dom"]
+    done = subprocess.run([*command, "--virtual-time-budget=4000", copy.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    encoded = re.search(r'<pre id="seen">([^<]*)</pre>', done.stdout)
+    assert encoded is not None, done.stdout[-2000:]
+    import base64
+
+    return json.loads(base64.b64decode(encoded.group(1)))
+
+
+def test_the_claim_stands_first_with_what_would_void_it(two: Path) -> None:
+    page = write(Shown.read([two / "ours", two / "fedavg"]))
+    body = page[page.index("<main>") : page.index('<script type="application/json"')]
+    summary = json.loads((two / "ours" / "summary.json").read_text())
+    assert body.index(summary["claim"].replace("'", "&#x27;")) < body.index("Curves")
+    for words in (
+        "Not private: nobody adds noise",
+        "Whoever knows the seed can subtract the noise",
+        "The server sees every message",
+        "mean of the worst tenth",
+    ):
+        assert words in body
+    assert '<tr class="differs"><th scope=row>algorithm.name' in body and '<tr class="same"><th scope=row>rounds' in body
+
+
+def test_the_page_needs_nothing_else_and_is_small(two: Path, tmp_path: Path, command: Command) -> None:
+    done = command("report", str(two), "--out", str(tmp_path / "r.html"))
+    assert done.code == 0, done.err
+    page = (tmp_path / "r.html").read_text()
+    assert len(page.encode()) < 6e6 and "default-src 'none'" in page
+    own = page[: page.index("<script type")] + page[page.rindex("<script>") :]
+    assert "http://" not in own and "https://" not in own
+
+
+@in_browser
+def test_it_shows_the_numbers_of_the_runs_and_toggles(two: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    page.write_text(write(Shown.read([two])))
+    found = seen(
+        page,
+        """
+        const chart = document.getElementById('chart');
+        const traces = () => chart.data.map((t) => ({ name: t.name, x: t.x, y: t.y }));
+        const set = (id, value) => { const e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event('input', { bubbles: true })); };
+        const drawn = () => chart.querySelectorAll('.scatterlayer .trace').length;
+        const result = { first: traces(), drawn: drawn() };
+        document.getElementById('run-0').click();
+        result.off = traces().map((t) => t.name); result.drawn_off = drawn(); result.hash = location.hash;
+        document.getElementById('run-0').click();
+        set('metric', 'train_loss'); set('axis', 'transmissions');
+        result.second = traces(); result.titles = [chart.layout.xaxis.title.text, chart.layout.yaxis.title.text];
+        set('smoothing', '0.9'); result.smooth = traces();
+        document.getElementById('only-differences').click();
+        const style = (row) => getComputedStyle(row).display;
+        result.same = style(document.querySelector('tr.same')); result.differs = style(document.querySelector('tr.differs'));
+        return result;
+        """,
+    )
+    names = ["fedavg", "ours"]
+    assert [trace["name"] for trace in found["first"]] == names and found["drawn"] == 2
+    for trace, second in zip(found["first"], found["second"], strict=True):
+        rows = rows_of(two / trace["name"])
+        assert trace["x"] == [row["round"] for row in rows] and second["x"] == [row["transmissions"] for row in rows]
+        np.testing.assert_allclose(trace["y"], [row["test_accuracy"] for row in rows], rtol=1e-5)
+        np.testing.assert_allclose(second["y"], [row["train_loss"] for row in rows], rtol=1e-5)
+    assert found["off"] == ["ours"] and found["drawn_off"] == 1 and "off=fedavg" in found["hash"]
+    assert found["titles"] == ["transmissions", "train loss"]
+    smooth, rough = found["smooth"][0]["y"], found["second"][0]["y"]
+    assert smooth[0] == rough[0] and smooth[1] == pytest.approx(0.9 * rough[0] + 0.1 * rough[1])
+    assert found["same"] == "none" and found["differs"] == "table-row"
+
+
+@in_browser
+def test_hostile_names_and_values_stay_text(two: Path, tmp_path: Path) -> None:
+    name = "<img src=x onerror=hacked=1>{{code}}"
+    hostile = tmp_path / name
+    shutil.copytree(two / "ours", hostile)
+    summary = json.loads((hostile / "summary.json").read_text())
+    summary["claim"] = "</p><script>hacked=2</script>"
+    (hostile / "summary.json").write_text(json.dumps(summary))
+    (hostile / "run.toml").write_text('rounds = 5\n[data]\nsource = "</td><script>hacked=3</script>"\n')
+    lines = rows_of(hostile)
+    lines[-1]["metrics"] = {"</script><script>hacked=4</script>": 0.5}
+    (hostile / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    shutil.copytree(two / "fedavg", tmp_path / "other")
+    page = tmp_path / "r.html"
+    page.write_text(write(Shown.read([hostile, tmp_path / "other"])))
+    found = seen(
+        page,
+        """
+        const metric = document.getElementById('metric');
+        metric.value = [...metric.options].map((o) => o.value).find((v) => v.includes('hacked'));
+        metric.dispatchEvent(new Event('input', { bubbles: true }));
+        return { hacked: typeof hacked, title: document.title, claim: document.querySelector('.claim').textContent,
+                 images: document.querySelectorAll('img').length, legend: document.querySelector('#runs label').textContent,
+                 values: [...document.querySelectorAll('#settings td')].map((e) => e.textContent) };
+        """,
+    )
+    assert found["hacked"] == "undefined" and found["images"] == 0
+    assert name in found["title"] and found["legend"] == name
+    assert found["claim"] == summary["claim"] and "</td><script>hacked=3</script>" in found["values"]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(two: Path, tmp_path: Path, command: Command) -> None:
+    for name in ("ours", "fedavg"):
+        shutil.copytree(two / name, tmp_path / name)
+    shutil.copytree(two / "ours", tmp_path / "damaged")
+    (tmp_path / "damaged" / "summary.json").write_text("{")
+    (tmp_path / "ours" / "summary.json").unlink()
+    with (tmp_path / "ours" / "metrics.jsonl").open("a") as half:
+        half.write('{"round": 6, "te')
+    summary = json.loads((tmp_path / "fedavg" / "summary.json").read_text())
+    summary["versions"]["normec"] = "9.9"
+    (tmp_path / "fedavg" / "summary.json").write_text(json.dumps(summary))
+    shutil.copytree(two / "ours", tmp_path / "today")
+    (tmp_path / "foreign").mkdir()
+    folders = [str(tmp_path / name) for name in ("ours", "fedavg", "today", "damaged", "foreign", "nowhere")]
+    done = command("report", *folders, "--out", str(tmp_path / "r.html"))
+    assert done.code == 0 and "3 of 6 runs" in done.out
+    lines = done.err.strip().splitlines()
+    assert len(lines) == 3 and all(line.startswith("normec: left out: ") for line in lines)
+    assert "damaged/summary.json is damaged" in lines[0] and "foreign holds no run" in lines[1] and "nowhere holds no run" in lines[2]
+    page = (tmp_path / "r.html").read_text()
+    assert "Unfinished: 5 of " in page and "and 9.9: compare them with care" in page and "foreign holds no run" in page
+    done = command("report", str(tmp_path / "foreign"))
+    assert done.code == 2 and "holds no run" in done.err and done.err.count("\n") == 1
+    done = command("report", str(two / "ours"), "--out", str(tmp_path / "no" / "r.html"))
+    assert done.code == 2 and "is no folder" in done.err
+
+
+def test_many_rounds_are_thinned_and_the_last_stays(two: Path, tmp_path: Path) -> None:
+    shutil.copytree(two / "ours", tmp_path / "long")
+    last = rows_of(tmp_path / "long")[-1]
+    rows = [last | {"round": number, "test_accuracy": number / 1e6} for number in range(30_001)]
+    (tmp_path / "long" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write(Shown.read([tmp_path / "long"]))
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL).group(1))  # type: ignore[union-attr]
+    assert len(page.encode()) < 6e6 and data["left_out"] > 0 and data["runs"][0]["columns"]["round"][-1] == 30_000
