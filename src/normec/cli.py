@@ -7,7 +7,7 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,6 +47,7 @@ def train(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder; by default a new one under runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker threads, one core each.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write the metrics for TensorBoard too, below DIR.")] = False,
 ) -> None:
     """Train one federated model.
 
@@ -54,12 +55,12 @@ def train(
     key=value. The resolved configuration is written to DIR/run.toml, from which the run can be repeated.
     """
     try:
-        _train(run or [], out, resume, workers)
+        _train(run or [], out, resume, workers, tensorboard)
     except KeyboardInterrupt:
         raise NormecError("interrupted before training started") from None
 
 
-def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None) -> None:
+def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None, tensorboard: bool) -> None:
     from rich.console import Console
 
     from normec.config import resolve
@@ -68,6 +69,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from normec.experiment import prepare
     from normec.runs import start
     from normec.tables import result_table, warnings
+    from normec.tensorboard import TensorBoardObserver
     from normec.theory.certificate import lines
     from normec.training import execute
 
@@ -79,11 +81,13 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     if not ranks.first:
         execute(prepare(config.experiment()), ranks=ranks)
         os._exit(0)  # it holds nothing to be written, and torch may abort a process of a parted group while it ends
-    console = Console()
+    console, path = Console(), out or _new_folder(config)
+    watching = ConsoleObserver(console)
+    observer: Any = TensorBoardObserver(path / "tensorboard", watching) if tensorboard else watching
     with progress("reading the data, building the model, calibrating the noise"):
-        plan, folder = start(config, out or _new_folder(config), resume)
+        plan, folder = start(config, path, resume)
     try:
-        with ConsoleObserver(console) as observer:
+        with watching, observer:
             result = execute(plan, folder, observer, ranks)
     except KeyboardInterrupt:
         raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
