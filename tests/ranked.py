@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import distributed
 
 import normec
 from conftest import Point, half_square
@@ -43,7 +44,19 @@ def kill_after(rounds: int) -> None:
     Clients.round = watched  # type: ignore[method-assign]
 
 
+def counted(exchange: Any, calls: list[int]) -> Any:
+    """The same exchange between processes, which counts its calls."""
+
+    def exchanged(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        return exchange(*given, **named)
+
+    return exchanged
+
+
 if __name__ == "__main__":
+    calls: list[int] = []
+    distributed.all_reduce = counted(distributed.all_reduce, calls)
     where, chosen, noise = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     last = sys.argv[4] if len(sys.argv) > 4 else ""
     if last.isdigit():
@@ -53,4 +66,5 @@ if __name__ == "__main__":
     except normec.NormecError as error:
         print(f"normec: {error}", file=sys.stderr, flush=True)
         os._exit(error.exit_code)
+    (where.parent / f"{where.name}.all_reduces").write_text(str(len(calls)))
     os._exit(0)  # everything is written, and torch may abort a process of a parted group while it ends

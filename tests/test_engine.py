@@ -46,6 +46,24 @@ class Tied(nn.Module):
         return self.outer(torch.tanh(self.inner(x)) * self.scale)[:, :3]
 
 
+class Shared(nn.Module):
+    """A layer under two names, and a weight that two layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(6, 6)
+        self.decoder, self.other, self.head = self.encoder, nn.Linear(6, 6), nn.Linear(6, 3)
+        self.other.weight = self.encoder.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.other(torch.tanh(self.decoder(torch.tanh(self.encoder(x))))))
+
+
+def repeated() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 3))
+
+
 def trained(model: Callable[[], nn.Module], backend: Any, local: Any, **choices: Any) -> normec.Run:
     engine = normec.Engine(backend=backend, dtype="float64", eval_every=100, workers=choices.pop("workers", 1))
     defaults: dict[str, Any] = {
@@ -63,7 +81,7 @@ def backend_of(model: Callable[[], nn.Module], **engine: Any) -> str:
     return prepare(chosen).backend.name
 
 
-@pytest.mark.parametrize("model", [mlp, frozen, Tied])
+@pytest.mark.parametrize("model", [mlp, frozen, Tied, Shared, repeated])
 @pytest.mark.parametrize(
     "local", [normec.GD(steps=3), normec.IG(steps=2, batch_size=4), normec.RR(steps=1, batch_size=5), normec.SGD(steps=4, batch_size=3)]
 )

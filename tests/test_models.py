@@ -184,7 +184,9 @@ def test_batch_norm_on_a_single_sample_is_refused_before_training(local: normec.
     choices = {
         "model": factory, "algorithm": normec.FedAvg(), "participation": normec.Full(), "privacy": normec.Privacy(trust="none"), "rounds": 1,
     }  # fmt: skip
-    with pytest.raises(normec.BadInput, match=r"samples of shape \(1, 5\).*more than 1 value"):
+    with pytest.raises(
+        normec.BadInput, match=r"samples of shape \(1, 5\).*more than 1 value.*some client has a mini-batch of 1 sample\. Raise"
+    ):
         normec.train(data=data, local=local, **choices)  # type: ignore[arg-type]
     whole = normec.Federation.from_arrays(X, Y, np.repeat([0, 1], [14, 16]))
     normec.train(data=whole, local=normec.IG(batch_size=4), **choices)  # type: ignore[arg-type]

@@ -61,6 +61,8 @@ def test_several_ranks_give_the_run_of_one(tmp_path: Path, ranks: int, name: str
     assert_same(tmp_path / "one", tmp_path / "several")
     summary = json.loads((tmp_path / "several" / "summary.json").read_text())
     assert summary["rounds"] == 12 and (tmp_path / "several" / "model.safetensors").exists()
+    at_the_start = 1 if noise == "none" else 0  # of memories that start at the clients' first updates
+    assert int((tmp_path / "several.all_reduces").read_text()) == 12 + at_the_start, "one all_reduce a round"
 
 
 @pytest.mark.parametrize(("name", "noise"), [("clip21", "seeded"), ("fed-normec", "secure")])

@@ -231,6 +231,13 @@ def test_resume_refuses_another_model_or_loss(tmp_path: Path) -> None:
         run(out=tmp_path / "a", resume=True, model=lambda: factory(nn.ReLU), loss=functional.multi_margin_loss)
 
 
+def test_resume_refuses_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(out=tmp_path / "a")
+    monkeypatch.setattr("normec.summary.__version__", "9.9.9")
+    with pytest.raises(normec.BadInput, match=r"versions\.normec='.*' there, '9\.9\.9' here"):
+        run(out=tmp_path / "a", resume=True)
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="which file is written is read from /proc")
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third checkpoint finds no room: the second one is whole, nothing else is left, and the run goes on from it."""

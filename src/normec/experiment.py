@@ -13,7 +13,7 @@ from torch.nn import functional
 from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
-from normec.errors import BadInput
+from normec.errors import BadInput, count
 from normec.evaluation import Evaluation, Metric
 from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
@@ -125,7 +125,7 @@ def prepare(experiment: Experiment) -> Plan:
     with torch.random.fork_rng(devices=[]):
         model.probe(samples, classes)
         if smallest < len(samples[1]):
-            model.probe((samples[0][:smallest], samples[1][:smallest]), classes)
+            _probe_smallest(model, samples, smallest, classes)
         model.enter(start, training=True)
         buffers = model.buffers
         if experiment.privacy.trust != "none":
@@ -146,6 +146,15 @@ def prepare(experiment: Experiment) -> Plan:
     return Plan(
         experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, buffers, fingerprint, metrics, scored
     )
+
+
+def _probe_smallest(model: FlatModel, samples: tuple[Tensor, Tensor], smallest: int, classes: int | None) -> None:
+    try:
+        model.probe((samples[0][:smallest], samples[1][:smallest]), classes)
+    except BadInput as error:
+        problem = error.problem.rstrip(".")
+        remedy = "Raise data.min_size or local.batch_size, leave such clients out, or use a model that can (GroupNorm for BatchNorm)"
+        raise BadInput(error.setting, f"{problem}; some client has a mini-batch of {count(smallest, 'sample')}. {remedy}.") from None
 
 
 def _scored(federation: Federation, samples: int | None) -> tuple[Federation, Federation]:

@@ -23,7 +23,7 @@ from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
 from normec.saved import saved_as
 from normec.streams import seed_global_generator
-from normec.summary import End, ledger_header, summarize
+from normec.summary import End, ledger_header, summarize, versions
 from normec.theory.certificate import certificate
 from normec.theory.constants import smoothness_seen
 
@@ -86,7 +86,7 @@ class Recorder:
         """
         if self.folder is None:
             return False
-        self.folder.check_settings(self._description)
+        self.folder.check_settings({**self._description, "versions": versions()})
         self._open_ledger(self.folder)
         found = self.folder.load_checkpoint()
         self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)

@@ -66,6 +66,11 @@ class End(NamedTuple):
     clients: list[dict[str, Any]]
 
 
+def versions() -> dict[str, str]:
+    """Those that a run's numbers depend on, and without which it cannot be resumed exactly."""
+    return {"normec": __version__, "torch": str(torch.__version__)}
+
+
 def ledger_header(plan: Plan) -> dict[str, Any]:
     """What the ledger of a run says of its mechanism, before the first round."""
     mechanism = plan.mechanism
@@ -143,5 +148,5 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "notes": plan.federation.notes,
         "classes": plan.federation.classes,
         "settings": description,
-        "versions": {"normec": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {**versions(), "python": platform.python_version()},
     }

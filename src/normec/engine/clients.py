@@ -52,13 +52,10 @@ class ClientStatistics:
             self.update_max = max(self.update_max, float(block.update_norms[finite].max()))
             self.residual_max = max(self.residual_max, float(block.residual_norms[finite].max()))
 
-    def over(self, ranks: Ranks, device: torch.device) -> ClientStatistics:
-        """The same for the clients of all ranks."""
-        if ranks.size == 1:
-            return self
-        sums = torch.tensor([self.computed, self.finite, self.saturated, self.update_sum], dtype=torch.float64, device=device)
-        largest = torch.tensor([self.update_max, self.residual_max], dtype=torch.float64, device=device)
-        return ClientStatistics(*ranks.sum(sums).tolist(), *ranks.largest(largest).tolist())
+    def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums and the largest values, as tensors like another."""
+        sums = like.new_tensor([self.computed, self.finite, self.saturated, self.update_sum])
+        return sums, like.new_tensor([self.update_max, self.residual_max])
 
     def summary(self, remembers: bool) -> dict[str, float | int | None]:
         """Norms over the clients that computed, the memory error max_i ‖g_i − v_i‖, and the bounded share."""
@@ -114,7 +111,7 @@ class Clients:
         statistics, computing = ClientStatistics(), self.ranks.own(self.computing(cohort))
         self.memory.reserve(computing)
 
-        sums, largest = torch.zeros_like(buffers), torch.full_like(buffers, -torch.inf)
+        sums, largest = torch.zeros_like(buffers), torch.full_like(buffers, -torch.inf)  # of the moving buffers
 
         def work(model: FlatModel, clients: np.ndarray) -> _Block:
             model.start_from(buffers)
@@ -125,10 +122,13 @@ class Clients:
             sums += block.buffers.sum(0)
             largest = torch.cat([largest[None], block.buffers]).amax(0)
             statistics.add(block)
-        if len(buffers) and cohort.any():
-            sums, largest = self.ranks.sum(sums), self.ranks.largest(largest)
+        seen, most = statistics.parts(total)
+        together, top = self.ranks.combine(torch.cat([total, seen, sums]), torch.cat([most, largest]))
+        total, seen, sums = torch.split(together, [len(total), len(seen), len(sums)])
+        most, largest = torch.split(top, [len(most), len(largest)])
+        if cohort.any():
             buffers = torch.where(self.counters, largest, sums / int(cohort.sum()))
-        return self.ranks.sum(total), buffers, statistics.over(self.ranks, x.device)
+        return total, buffers, ClientStatistics(*seen.tolist(), *most.tolist())
 
     def computing(self, cohort: np.ndarray) -> np.ndarray:
         """The indices of the clients that compute in a round with this cohort."""

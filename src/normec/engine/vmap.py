@@ -110,14 +110,13 @@ def _gradients(model: FlatModel, sample: torch.Size) -> AddGradients:
 
 def _by_autograd(model: FlatModel) -> AddGradients:
     """The gradient function of any model that vmap can compute."""
-    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
-    called = [names[id(parameter)] for parameter in model.parameters]
+    places = _places(model)
     shapes, sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
 
     def outputs(vector: Tensor, features: Tensor) -> Tensor:
         parts = torch.split(vector, sizes)
-        values = {name: part.view(shape) for name, part, shape in zip(called, parts, shapes, strict=True)}
-        found: Tensor = functional_call(model.module, values, (features,))
+        values = {name: part.view(shape) for names, part, shape in zip(places, parts, shapes, strict=True) for name in names}
+        found: Tensor = functional_call(model.module, values, (features,), tie_weights=False)
         return found
 
     def loss(vector: Tensor, features: Tensor, targets: Tensor) -> Tensor:
@@ -134,6 +133,16 @@ def _by_autograd(model: FlatModel) -> AddGradients:
         total += exact(vectors, features, targets) if weights is None else filled(vectors, features, targets, weights)
 
     return add_gradients
+
+
+def _places(model: FlatModel) -> list[list[str]]:
+    """The names of each parameter: one for each module that holds it, however many names that module has itself."""
+    names: dict[int, list[str]] = {id(parameter): [] for parameter in model.parameters}
+    for prefix, module in model.module.named_modules():  # each module once
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) in names:
+                names[id(parameter)].append(f"{prefix}.{name}" if prefix else name)
+    return list(names.values())
 
 
 def _together(add_gradients: AddGradients, x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
