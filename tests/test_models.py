@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -274,13 +275,12 @@ def test_buffers_carry_nothing_from_client_to_client() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.linear, self.calls = nn.Linear(5, 3), 0
+            self.linear = nn.Linear(5, 3)
             self.register_buffer("mean", torch.zeros(5))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
             Collector.seen.append(float(self.mean.abs().sum()))
-            if self.calls > 8:
+            if len(Collector.seen) > 8:
                 self.mean = self.mean + x.mean(0)
             return self.linear(x)
 
@@ -356,6 +356,82 @@ def test_results_by_client_leave_nothing_in_the_model(tmp_path: Path) -> None:
     run = batch_normed(model=lambda: Keeps("in evaluation"), data=data, out=tmp_path)
     assert float(run.model.last.abs().max()) == 0  # type: ignore[operator,union-attr]
     assert float(load_file(tmp_path / "model.safetensors")["last"].abs().max()) == 0
+
+
+class Attributes(nn.Module):
+    """Keeps something in a plain attribute of a layer inside it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.inner, self.linear = how, nn.Identity(), nn.Linear(5, 3)
+        self.inner.mean, self.inner.queue, self.inner.calls = torch.zeros(5), [], 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "mean" and self.training:
+            self.inner.mean = 0.5 * self.inner.mean + 0.5 * x.detach().mean(0)
+        elif self.how == "queue":
+            self.inner.queue.append(x.detach()[:1])
+        elif self.how == "calls":
+            self.inner.calls += 1
+        elif self.how == "new":
+            self.inner.last = x
+        return self.linear(x - self.inner.mean)
+
+
+@pytest.mark.parametrize(("how", "name"), [("mean", "mean"), ("queue", "queue"), ("calls", "calls"), ("new", "last")])
+def test_a_model_that_keeps_things_in_attributes_is_refused_under_privacy(how: str, name: str) -> None:
+    with pytest.raises(normec.BadInput, match=rf"changes its attribute inner\.{name} in the forward pass"):
+        batch_normed(model=lambda: Attributes(how), privacy=normec.Privacy(trust="central", epsilon=8.0))
+    alone = batch_normed(model=lambda: Attributes(how), rounds=2)
+    assert alone.summary["settings"]["engine"]["backend"] == "loop"
+    with pytest.raises(normec.BadInput, match=r"engine\.workers=2: this model changes its attribute"):
+        batch_normed(model=lambda: Attributes(how), engine=normec.Engine(workers=2))
+    private = {"privacy": normec.Privacy(trust="central", epsilon=8.0), "algorithm": normec.DPFedAvgClip()}
+    batch_normed(model=lambda: Attributes("nothing"), **private)
+
+
+class Careless(nn.Module):
+    """Writes or draws where it should not."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.linear = how, nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "evaluation" and not self.training:
+            x.mul_(2)
+        if self.how == "numpy" and self.training:
+            return self.linear(x) * np.random.rand()  # noqa: NPY002
+        if self.how == "python" and self.training:
+            return self.linear(x) * random.random()
+        return {"logits": self.linear(x)} if self.how == "dict" else self.linear(x)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("evaluation", "it writes into its input"),
+        ("numpy", "draws from Python's or numpy's own generator"),
+        ("python", "draws from Python's or numpy's own generator"),
+        ("dict", "it returns dict; return a tensor"),
+    ],
+)
+def test_careless_models_are_refused(how: str, words: str) -> None:
+    before = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    with pytest.raises(normec.BadInput, match=words):
+        batch_normed(model=lambda: Careless(how))
+    assert (random.getstate(), np.random.get_state()[2]) == before  # noqa: NPY002
+
+
+def test_a_loss_that_writes_into_its_targets_is_refused() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        targets -= targets.mean()
+        return ((outputs[:, 0] - targets) ** 2).mean()
+
+    y = np.arange(30, dtype=np.float32)
+    with pytest.raises(normec.BadInput, match="the loss writes into its targets"):
+        batch_normed(model=lambda: nn.Linear(5, 1), data=normec.Federation.from_arrays(X, y, np.arange(30) // 10), loss=loss)
+    assert y.tolist() == list(range(30))
 
 
 class Thaws(nn.Module):

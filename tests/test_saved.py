@@ -53,6 +53,22 @@ def test_a_factory_without_a_name_must_be_given(tmp_path: Path) -> None:
         normec.load_model(tmp_path, lambda: nn.Linear(6, 4))
 
 
+class Extra(nn.Linear):
+    """Saves something that is no tensor."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Nothing to set."""
+
+
+def test_state_that_is_no_tensor_is_left_to_the_factory(tmp_path: Path) -> None:
+    run = trained(lambda: Extra(6, 3), tmp_path)
+    x = torch.from_numpy(X)
+    assert torch.equal(normec.load_model(tmp_path, lambda: Extra(6, 3))(x), run.model(x))
+
+
 def test_a_folder_runs_no_code_that_it_names(tmp_path: Path) -> None:
     trained(own_factory, tmp_path)
     with pytest.raises(normec.BadInput, match=r"made by test_saved:own_factory\. Give that factory"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_names_that_are_no_folder_s_get_a_hash() -> None:
     [
         ({"algorithm": {"beta": []}}, r"algorithm\.beta=\[\] holds no value to try"),
         ({"algorithm": {"bta": [0.1]}}, r"algorithm\.bta.*Did you mean beta.*in the run bta=0\.1"),
-        ({"seed": [1, 1]}, "two runs seed=1"),
+        ({"seed": [1, 1]}, "two runs that are one: seed=1 and seed=1"),
         ({"rounds": [1, "many"]}, "rounds='many'.*in the run rounds=many"),
         ({"case": 3}, "case=3 must be tables"),
         ({"case": []}, "case=.. must be tables"),
@@ -75,6 +76,9 @@ def test_names_that_are_no_folder_s_get_a_hash() -> None:
         ({"sweep": 1}, "sweep=1 must be a section"),
         ({"sweep": {"target": 1.5}}, r"sweep\.target=1\.5"),
         ({"local": [{"lr": 1.0}]}, "local is a list of sections"),
+        ({"local": {"lr": [1, 1.0]}}, "two runs that are one: lr=1.0 and lr=1"),
+        ({"local.lr": [1.0, 2.0]}, "'local.lr' is one key with a dot"),
+        ({"sweep": {"target": 1}}, r"must be a number in \[0, 1\)"),
     ],
 )
 def test_what_is_no_sweep_is_refused_before_anything_runs(tree: dict[str, Any], words: str) -> None:
@@ -105,7 +109,7 @@ def test_a_sweep_trains_what_train_does_and_goes_on_where_it_stopped(tmp_path: P
     assert (out / "beta=0.1" / "metrics.jsonl").stat().st_mtime_ns == before
 
     other = command("sweep", str(file), "local.lr=0.3", "--out", str(out))
-    assert other.code == 2 and "run of other settings (local.lr=" in other.err and other.err.count("\n") == 1
+    assert other.code == 2 and "run of other settings or data (local.lr=" in other.err and other.err.count("\n") == 1
 
 
 def test_one_failure_leaves_the_others_alone(tmp_path: Path, command: Command) -> None:
@@ -113,7 +117,7 @@ def test_one_failure_leaves_the_others_alone(tmp_path: Path, command: Command) -
     file.write_text(SMALL + '[model]\nname = ["logistic", "mlp"]\n[[case]]\nlocal.lr = 1e20\n[[case]]\nlocal.lr = 0.5\n')
     done = command("sweep", str(file), "--out", str(tmp_path / "out"), "algorithm.name=fedavg", "rounds=6")
     rows = {row["run"]: row for row in json.loads((tmp_path / "out" / "results.json").read_text())}
-    assert done.code == 1 and "runs failed; the others are done" in done.err
+    assert done.code == 1 and "runs failed, for the reasons above" in done.err
     assert rows["lr=0.5_name=mlp"]["status"] == "done" == rows["lr=0.5_name=logistic"]["status"]
     assert rows["lr=1e+20_name=mlp"]["status"] == "failed" and "not finite" in rows["lr=1e+20_name=mlp"]["problem"]
 
@@ -153,3 +157,54 @@ def test_folders_that_are_no_sweep_s(tmp_path: Path, command: Command) -> None:
         assert done.code == 2 and words in done.err, done.err
     done = command("sweep", "rounds=3")
     assert done.code == 2 and "SWEEP.toml is missing" in done.err
+
+
+def test_keys_of_one_name_are_told_apart() -> None:
+    base = {"privacy": {"trust": "none"}, "algorithm": {"name": "clip21-sgd2m"}, "server": {"optimizer": "momentum"}}
+    runs = expand({**base, "case": [{"algorithm": {"momentum": 0.5}}, {"server": {"momentum": 0.5}}]})
+    assert list(runs) == ["algorithm.momentum=0.5", "server.momentum=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ('[model]\nname = ["logistic", "cnnn"]\n', "model.name='cnnn' is not known.*in the run name=cnnn"),
+        ('[model]\nloss = ["cross-entropy", "math:nothing"]\n', "math has no callable nothing.*in the run loss=math-nothing"),
+        ('[[case]]\ndata.source = "digits"\n[[case]]\ndata.source = "nowhere.csv"\n', "nowhere.csv.*is no file.*in the run source="),
+        ("[[case]]\ndata.clients = 10\n[[case]]\ndata.clients = 5000\n", "data.clients=5000 is more than"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_before_anything_runs(tmp_path: Path, command: Command, changes: str, words: str) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(SMALL + changes)
+    done = command("sweep", str(file), "--out", str(tmp_path / "out"))
+    assert done.code == 2 and re.search(words, done.err) and done.err.count("\n") == 1, done.err
+    assert not list((tmp_path / "out").glob("*/metrics.jsonl"))
+
+
+def test_kills_while_files_are_first_written(tmp_path: Path, command: Command) -> None:
+    """Between run.toml and metrics.jsonl, and before sweep.toml is there."""
+    file, out = tmp_path / "s.toml", tmp_path / "out"
+    file.write_text(SMALL + "[algorithm]\nbeta = [0.1, 1.0]\n")
+    out.mkdir()
+    (out / ".sweep.toml.part").write_text("half")
+    assert command("sweep", str(file), "--out", str(out)).code == 0
+    for name in ("metrics.jsonl", "summary.json", "clients.json", "model.safetensors", "checkpoint/state.safetensors"):
+        (out / "beta=0.1" / name).unlink()
+    done = command("sweep", str(file), "--out", str(out))
+    assert done.code == 0, done.err
+    assert [row["status"] for row in json.loads((out / "results.json").read_text())] == ["done", "done"]
+
+
+def test_other_data_and_other_sweeps_are_not_taken_for_this_one(tmp_path: Path, command: Command) -> None:
+    file, table, out = tmp_path / "s.toml", tmp_path / "t.csv", tmp_path / "out"
+    table.write_text("a,label\n" + "".join(f"{i % 7},{i % 2}\n" for i in range(60)))
+    file.write_text(SMALL.replace("[data]", f'[data]\nsource = "{table}"') + "[algorithm]\nbeta = [0.1, 1.0]\n")
+    assert command("sweep", str(file), "--out", str(out)).code == 0
+    before = (out / "results.json").read_text()
+    other = command("sweep", str(file), "algorithm.beta=[5.0]", "--out", str(out))
+    assert other.code == 2 and "holds another sweep, of beta=0.1" in other.err
+    table.write_text(table.read_text() + "3,1\n")
+    done = command("sweep", str(file), "--out", str(out))
+    assert done.code == 2 and "other settings or data (data.fingerprint=" in done.err
+    assert (out / "results.json").read_text() == before

@@ -129,10 +129,11 @@ def prepare(experiment: Experiment) -> Plan:
         model.enter(start, training=True)
         buffers = model.buffers
         if experiment.privacy.trust != "none":
-            model.refuse_moving_buffers()
+            model.refuse_what_collects_data()
         backend = choose_backend(engine, model, samples)
-    if model.stochastic and engine.workers > 1:
-        problem = f"={engine.workers}: this model draws random numbers in its forward pass (dropout). Use engine.workers=1."
+    if (model.stochastic or model.keeps) and engine.workers > 1:
+        does = "draws random numbers" if model.stochastic else f"changes its attribute {model.keeps}"
+        problem = f"={engine.workers}: this model {does} in its forward pass, so that workers would matter. Use engine.workers=1."
         raise BadInput("engine.workers", problem)
     algorithm.check_local(experiment.local)
     algorithm.check_dimension(model.d)

@@ -39,17 +39,22 @@ def expand(tree: Tree) -> dict[str, Point]:
     if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
         raise BadInput("case", f"={cases!r:.60} must be tables of settings. Write [[case]] above each.")
     base, common = _split(tree)
+    found = [
+        fixed | dict(zip(lists, point, strict=True))
+        for fixed, own in map(_split, cases)
+        for lists in [{key: values for key, values in common.items() if key not in fixed} | own]
+        for point in itertools.product(*lists.values())
+    ]
+    short = _short_names({key for changes in found for key in changes})
     runs: dict[str, Point] = {}
-    for case in cases:
-        fixed, own = _split(case)
-        lists = {key: values for key, values in common.items() if key not in fixed} | own
-        for point in itertools.product(*lists.values()):
-            changes = fixed | dict(zip(lists, point, strict=True))
-            name = _name(changes)
-            if name in runs:
-                raise BadInput("sweep", f" has two runs {name}. Leave out one of two equal values.")
-            runs[name] = Point(merge(_tree(base), _tree(changes)), changes)
-            _check(name, runs[name].tree)
+    same: dict[str, str] = {}
+    for changes in found:
+        name = _name(changes, short)
+        tree = merge(_tree(base), _tree(changes))
+        twin = same.setdefault(_resolved(name, tree), name)
+        if name in runs or twin != name:
+            raise BadInput("sweep", f" has two runs that are one: {name} and {twin}. Leave out one of two equal values.")
+        runs[name] = Point(tree, changes)
     return runs
 
 
@@ -58,6 +63,8 @@ def _split(tree: Tree) -> tuple[Changes, dict[str, list[Any]]]:
     once: Changes = {}
     lists: dict[str, list[Any]] = {}
     for key, value in flat(tree).items():
+        if "." in key and key in tree:
+            raise BadInput(repr(key), " is one key with a dot in it. Write section.key without quotes.")
         if not isinstance(value, list) or (key in LISTS and not any(isinstance(each, list) for each in value)):
             once[key] = value
         elif any(isinstance(each, dict) for each in value):
@@ -77,15 +84,31 @@ def _tree(leaves: Changes) -> Tree:
     return tree
 
 
-def _name(changes: Changes) -> str:
+def _short_names(keys: set[str]) -> dict[str, str]:
+    """Of each key its last part, where no other key has the same."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: key if last.count(key.rpartition(".")[2]) > 1 else key.rpartition(".")[2] for key in keys}
+
+
+def _name(changes: Changes, short: dict[str, str]) -> str:
     """Such as `beta=0.01_lr=1`, fit for a folder's name; with a hash where that would lose something."""
-    said = "_".join(f"{key.rpartition('.')[2]}={value}" for key, value in changes.items()) or "run"
-    short = re.sub(r"[^\w.=+-]+", "-", said, flags=re.ASCII)[:LONGEST_NAME]
-    return short if short == said else f"{short}~{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}"
+    said = "_".join(f"{short[key]}={value}" for key, value in changes.items()) or "run"
+    kept = re.sub(r"[^\w.=+-]+", "-", said, flags=re.ASCII)[:LONGEST_NAME]
+    return kept if kept == said else f"{kept}~{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}"
 
 
-def _check(name: str, tree: Tree) -> None:
+def _resolved(name: str, tree: Tree) -> str:
+    """The configuration in full, which equal runs share.
+
+    Raises:
+        BadInput: where the tree is none, naming the run.
+    """
     try:
-        RunConfig.from_tree(tree)
+        return RunConfig.from_tree(tree).toml()
     except BadInput as error:
-        raise BadInput(error.setting, f"{error.problem.rstrip('.')} (in the run {name}).") from None
+        raise of_run(name, error) from None
+
+
+def of_run(name: str, error: BadInput) -> BadInput:
+    """The same error, naming the run of a grid that it is in."""
+    return BadInput(error.setting, f"{error.problem.rstrip('.')} (in the run {name}).")

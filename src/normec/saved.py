@@ -50,7 +50,10 @@ def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     module = module.to(kinds.pop()) if len(kinds) == 1 else module
     try:
-        module.load_state_dict(state)
+        unlike = module.load_state_dict(state, strict=False)
+        missing = [key for key in unlike.missing_keys if not key.endswith("_extra_state")]  # no tensor, so never saved
+        if missing or unlike.unexpected_keys:
+            raise RuntimeError(f"missing: {missing}, unexpected: {unlike.unexpected_keys}")
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise BadInput("model", f": it makes another module than that of {folder} ({reason}). Give the factory that the run had.") from None

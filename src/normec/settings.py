@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from normec.errors import BadInput, nearest
 
@@ -72,6 +73,12 @@ def choose(setting: str, name: object, known: dict[str, K]) -> K:
     return known[name]
 
 
+def _description(field: FieldInfo) -> str | None:
+    """What a value must be: the field's own words, or those of its type beside None."""
+    notes = [note for kind in get_args(field.annotation) for note in getattr(kind, "__metadata__", ())]
+    return field.description or next((note.description for note in notes if isinstance(note, FieldInfo) and note.description), None)
+
+
 def _sentence(owner: type[Settings], error: ValidationError) -> BadInput:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else owner.__name__
@@ -79,7 +86,7 @@ def _sentence(owner: type[Settings], error: ValidationError) -> BadInput:
         return BadInput(name, f" is not a setting here. {nearest(name, owner.model_fields)}")
     if first["type"] == "missing":
         return BadInput(name, f" is missing. Give {owner.__name__} a value for {name}.")
-    expected = owner.model_fields[name].description or first["msg"].removeprefix("Input should be ")
+    expected = _description(owner.model_fields[name]) or first["msg"].removeprefix("Input should be ")
     return BadInput(name, f"={first['input']!r} must be {expected}.")
 
 

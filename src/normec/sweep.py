@@ -20,12 +20,15 @@ from typing import IO, Any, cast
 import tomli_w
 
 from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
+from normec.data import load
 from normec.errors import BadInput
 from normec.files import Lock, write_atomically
 from normec.folder import RunFolder
-from normec.grid import Point, expand
+from normec.grid import Point, expand, of_run
+from normec.models import factory, loss_function
 from normec.runs import Record
 from normec.settings import Fraction, Settings, difference
+from normec.streams import Streams
 
 LOOK_AGAIN = 0.2
 """Seconds between looks at the processes."""
@@ -41,11 +44,12 @@ class Target(Settings):
 
 @dataclass(frozen=True)
 class Sweep:
-    """runs: by name. source: the tree that says so."""
+    """runs: by name. source: the tree that says so. table: the name of the files with the table, without their suffix."""
 
     source: Tree
     runs: dict[str, Point]
     target: float | None = None
+    table: str = "results"
 
     @classmethod
     def of(cls, tree: Tree) -> Sweep:
@@ -73,21 +77,50 @@ class Sweep:
     def run(self, folder: Path, workers: int, told: Told) -> list[dict[str, Any]]:
         """Trains what is not finished yet, `workers` runs at a time; returns the rows of the table.
 
-        results.json and results.csv are replaced after each run.
+        Data, models and losses are looked at before anything runs. results.json and results.csv are replaced after each run.
 
         Raises:
-            BadInput: for a folder that is no sweep's, that another sweep is using, or that holds a run of this name and other settings.
+            BadInput: for a folder that is no sweep's, that another sweep is using, that holds the table of another one, or a run of
+                this name and other settings or data; for data, a model or a loss that cannot be had.
             KeyboardInterrupt: when Ctrl-C was pressed, once the runs have written their checkpoints.
         """
         _open(folder)
         lock = Lock(folder, f"another sweep is going on in {folder}")
         try:
-            waiting = [name for name, point in self.runs.items() if not _finished(folder / name, point.tree)]
+            self._keep_other_tables(folder)
+            waiting = self._waiting(folder)
             write_atomically(folder / "sweep.toml", tomli_w.dumps(self.source).encode)
             failed = self._train(folder, waiting, workers, told)
             return self._save(folder, failed)
         finally:
             lock.release()
+
+    def _keep_other_tables(self, folder: Path) -> None:
+        """Refuses a folder whose table shows none of these runs."""
+        try:
+            shown = {row["run"] for row in json.loads((folder / f"{self.table}.json").read_text(encoding="utf-8"))}
+        except (OSError, ValueError, TypeError, KeyError):  # there is none that could be lost
+            return
+        if shown and not shown & self.runs.keys():
+            raise BadInput("out", f": {folder} holds another sweep, of {sorted(shown)[0]}. Choose another folder.")
+
+    def _waiting(self, folder: Path) -> list[str]:
+        """The names of the runs that are not finished, each checked as far as it can be without training."""
+        fingerprints: dict[str, str] = {}
+        waiting = []
+        for name, point in self.runs.items():
+            config = RunConfig.from_tree(point.tree)
+            source = repr((config.data, config.schedule.seed))
+            try:
+                factory(config.model)
+                loss_function(config.model.loss)
+                if source not in fingerprints:
+                    fingerprints[source] = load(config.data, Streams(config.schedule.seed)).fingerprint()
+            except BadInput as error:
+                raise of_run(name, error) from None
+            if not _finished(folder / name, config, fingerprints[source]):
+                waiting.append(name)
+        return waiting
 
     def _train(self, folder: Path, waiting: list[str], workers: int, told: Told) -> dict[str, str]:
         """Why runs failed, by name."""
@@ -121,8 +154,8 @@ class Sweep:
         table = csv.DictWriter(text, list(dict.fromkeys(key for row in flat for key in row)))
         table.writeheader()
         table.writerows(flat)
-        write_atomically(folder / "results.csv", text.getvalue().encode)
-        write_atomically(folder / "results.json", json.dumps(rows, indent=1, ensure_ascii=False).encode)
+        write_atomically(folder / f"{self.table}.csv", text.getvalue().encode)
+        write_atomically(folder / f"{self.table}.json", json.dumps(rows, indent=1, ensure_ascii=False).encode)
         return rows
 
     def _row(self, folder: Path, name: str, problem: str | None) -> dict[str, Any]:
@@ -194,25 +227,35 @@ def _open(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        foreign = any(folder.iterdir()) and not (folder / "sweep.toml").is_file()
+        held = [path for path in folder.iterdir() if path.suffix != ".part"]  # of a sweep that was killed while it wrote its first file
+        foreign = bool(held) and not (folder / "sweep.toml").is_file()
     except OSError as error:
         raise BadInput("out", f": {folder} cannot be made ({error.strerror}). Choose another folder.") from None
     if foreign:
         raise BadInput("out", f": {folder} holds something else than a sweep. Choose another folder.")
 
 
-def _finished(path: Path, tree: Tree) -> bool:
-    """Whether the run of these settings is finished.
+def _finished(path: Path, config: RunConfig, fingerprint: str) -> bool:
+    """Whether the run of these settings, on data of this fingerprint, is finished.
 
     Raises:
-        BadInput: where there is a run of others, naming the first that differs.
+        BadInput: where there is a run of other settings or data, naming the first that differs.
     """
-    if not RunFolder(path).config.is_file():
+    folder = RunFolder(path)
+    if not folder.config.is_file():
         return False
-    there, here = Record.read(path), tomllib.loads(RunConfig.from_tree(tree).toml())
+    there, here = read_toml(folder.config), tomllib.loads(config.toml())
     if "delta" not in here["privacy"]:
-        there.settings["privacy"].pop("delta", None)
-    found = difference(there.settings, here)
+        there["privacy"].pop("delta", None)
+    found = difference(there, here) or (folder.settings.is_file() and difference(_held(folder), {"data.fingerprint": fingerprint}))
     if found:
-        raise BadInput("out", f": {path} holds a run of other settings ({found}). Choose another folder, or remove that one.")
-    return there.summary is not None
+        raise BadInput("out", f": {path} holds a run of other settings or data ({found}). Choose another folder, or remove that one.")
+    return folder.summary.is_file()
+
+
+def _held(folder: RunFolder) -> dict[str, str]:
+    """The fingerprint of the data that a run began with."""
+    try:
+        return {"data.fingerprint": json.loads(folder.settings.read_text(encoding="utf-8"))["data"]["fingerprint"]}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput("out", f": {folder.settings} is damaged ({error}). Remove {folder.path}, or choose another folder.") from None

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from normec.engine.loop import Loop, Task
 from normec.engine.stack import AddGradients, written_out
+from normec.errors import TrainingFailed
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 
@@ -74,6 +75,8 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     """Why a model cannot be computed by vmap, tried on a few samples; None where it can."""
     if model.stochastic:
         return "its forward pass draws random numbers"
+    if model.keeps:
+        return f"its forward pass changes its attribute {model.keeps}"
     if model.moving:
         return "its forward pass moves its buffers"
     if hasattr(model.module, "penalty"):
@@ -92,7 +95,10 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
         return _short(error)
-    Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0))
+    try:
+        Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0))
+    except TrainingFailed:  # which the run says better, of its own client
+        return "it fails on its first updates"
     if not bool(expected.isfinite().all()):
         return "its first updates are not finite"
     scale = float(expected.abs().max())

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import random
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from normec.errors import BadInput, TrainingFailed, count
 from normec.local import Batch
+from normec.models.attributes import changed, held
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → the mean loss of the batch, a scalar."""
@@ -58,6 +61,8 @@ class FlatModel:
         ]
         self.stochastic = False
         """Whether the forward pass was seen to draw random numbers in training."""
+        self.keeps: str | None = None
+        """An attribute that the forward pass was seen to change: a counter, or something of the samples."""
         self.moving: list[int] = []
         """The positions of the buffers that the forward pass was seen to change in training."""
 
@@ -78,7 +83,7 @@ class FlatModel:
         except Exception as error:  # a module may hold what cannot be copied
             raise BadInput("engine.workers", f": this model cannot be copied ({error}). Use engine.workers=1.") from error
         twin = FlatModel(module, self.loss, self.vector.device, self.vector.dtype)
-        twin.stochastic, twin.moving = self.stochastic, self.moving
+        twin.stochastic, twin.moving, twin.keeps = self.stochastic, self.moving, self.keeps
         return twin
 
     @property
@@ -168,24 +173,28 @@ class FlatModel:
         Raises:
             BadInput: where it fails, does not fit the loss, or its forward pass changes its parameters.
         """
-        start, before = self.vector.clone(), torch.get_rng_state()
+        start, before, held_before = self.vector.clone(), torch.get_rng_state(), held(self.module)
+        drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (whether a model draws from it)
         shape = tuple(samples[0].shape)
+        given, targets = (tensor.clone() for tensor in samples)
         try:
-            self.enter(start, training=False)
-            self.module(samples[0].clone())
-            self._note_buffers()
-            self.enter(start, training=True)
-            given = samples[0].clone()
-            outputs = self.module(given)
-            if not torch.equal(given, samples[0]):
-                raise ValueError("it writes into its input; make its first layer one that does not work in place")
+            for training in (False, True):
+                self.enter(start, training=training)
+                outputs = self.module(given)
+                if not isinstance(outputs, Tensor):
+                    raise TypeError(f"it returns {type(outputs).__name__}; return a tensor")
+                if not torch.equal(given, samples[0]):
+                    raise ValueError("it writes into its input; make its first layer one that does not work in place")
+                self._note_buffers()
             if self.loss is functional.cross_entropy and (outputs.ndim < 2 or outputs.shape[1] < (classes or 0)):
                 raise ValueError(f"outputs of shape {tuple(outputs.shape)} for {classes} classes")
             if len(outputs) != len(samples[0]):
                 raise ValueError(f"outputs of shape {tuple(outputs.shape)}")
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
-                loss = self.objective(outputs, samples[1])
+                loss = self.objective(outputs, targets)
+            if not torch.equal(targets, samples[1]):
+                raise ValueError("the loss writes into its targets; make it one that does not work in place")
             torch.autograd.grad(loss, self.parameters, allow_unused=True)
         except BadInput:
             raise
@@ -193,9 +202,21 @@ class FlatModel:
             reason = " ".join(str(error).split()).rstrip(".")
             raise BadInput("model", f" or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.") from error
         self.stochastic |= not torch.equal(before, torch.get_rng_state())
+        self._refuse_foreign_draws(*drawn)
         self._note_buffers()
+        self.keeps = self.keeps or changed(held_before, held(self.module))
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters] or not torch.equal(start, self.vector):
             raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
+
+    def _refuse_foreign_draws(self, plain: Any, of_numpy: Any) -> None:
+        """Refuses a model that has moved these states of Python's and numpy's generators, and moves them back."""
+        now = np.random.get_state()  # noqa: NPY002
+        same = random.getstate() == plain and all(np.array_equal(a, b) for a, b in zip(of_numpy, now, strict=True))
+        random.setstate(plain)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        if not same:
+            problem = " draws from Python's or numpy's own generator, which no seed of the run reaches."
+            raise BadInput("model", f"{problem} Draw with torch, such as torch.rand.")
 
     def _note_buffers(self) -> None:
         """Notes which buffers a forward pass has moved.
@@ -213,12 +234,15 @@ class FlatModel:
             if position not in self.moving and (now is not buffer or not _same(buffer, saved)):
                 self.moving.append(position)
 
-    def refuse_moving_buffers(self) -> None:
-        """Refuses a model whose buffers collect data.
+    def refuse_what_collects_data(self) -> None:
+        """Refuses a model whose buffers or attributes collect data.
 
         Raises:
             BadInput: naming the first of them.
         """
+        if self.keeps:
+            problem = f" changes its attribute {self.keeps} in the forward pass, where one client's data could reach the others,"
+            raise BadInput("model", f"{problem} which no noise would protect. Keep nothing, or use privacy.trust=none.")
         for _, name, _, _ in self._moving():
             problem = f" collects data in its buffer {name} in the forward pass, which no noise would protect."
             raise BadInput("model", problem + " Use GroupNorm in place of BatchNorm (model.norm=group), or privacy.trust=none.")

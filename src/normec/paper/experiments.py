@@ -102,7 +102,7 @@ class Experiments:
     def sweep(self, figure: Figure) -> Sweep:
         """The runs of a figure by their names."""
         points = {label.name: Point(merge(self.base, self._changes(label)), label._asdict()) for label in self.labels(figure)}
-        return Sweep(self.base, points, self.setup["target"])
+        return Sweep(self.base, points, self.setup["target"], table=f"{figure}-runs")
 
     def _changes(self, label: Label) -> Tree:
         """The server's step is the plain one, with η = γ."""

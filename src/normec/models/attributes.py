@@ -1,0 +1,34 @@
+"""What a module holds beside its parameters and buffers, so that one that keeps something of its samples is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from typing import Any
+
+from torch import nn
+
+KNOWN = {"_parameters", "_buffers", "_modules", "training"}
+"""What is watched elsewhere, or set by the engine."""
+
+
+def held(module: nn.Module) -> dict[str, object]:
+    """A hash of the value of each plain attribute of a module and of those in it; of one that cannot be hashed, who it is."""
+    return {
+        f"{prefix}.{name}" if prefix else name: _hash(value)
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in KNOWN
+    }
+
+
+def changed(before: dict[str, object], after: dict[str, object]) -> str | None:
+    """The first attribute that is new, gone or another."""
+    return next((name for name in [*before, *after] if before.get(name) != after.get(name)), None)
+
+
+def _hash(value: Any) -> object:
+    try:
+        return hashlib.blake2b(pickle.dumps(value), digest_size=16).hexdigest()
+    except Exception:  # whatever an object raises that cannot be pickled
+        return id(value)
