@@ -442,9 +442,65 @@ def test_bad_test_set(test: tuple[Any, Any], word: str) -> None:
         normec.Federation.from_arrays([[1.0], [2.0]], [0, 1], [0, 0], test=test)
 
 
+class Samples:
+    """A dataset of these samples."""
+
+    def __init__(self, *samples: Any) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.samples[index], Exception):
+            raise self.samples[index]
+        return self.samples[index]
+
+
+@pytest.mark.parametrize(
+    ("samples", "word"),
+    [
+        ((([1.0], 0), ([1.0, 2.0], 1)), r"sample 1 is of shape \(2,\), the first of \(1,\)"),
+        (({"x": 1, "y": 2},), r"sample 0 of the dataset is no pair"),
+        ((([1.0], 0, 0),), r"sample 0 of the dataset is no pair"),
+        ((KeyError("gone"),), "cannot be read sample by sample .KeyError: 'gone'"),
+        (((object(), 0),), "sample 0 of the dataset holds no tensors or arrays of one shape .object is none"),
+        ((([[1.0], [2.0, 3.0]], 0),), "holds no tensors or arrays of one shape"),
+        ((), "is empty"),
+    ],
+)
+def test_bad_datasets(samples: tuple[Any, ...], word: str) -> None:
+    with pytest.raises(normec.BadInput, match=word):
+        normec.Federation.from_dataset(Samples(*samples), [0] * len(samples))
+
+
+def test_an_iterable_dataset_is_refused() -> None:
+    with pytest.raises(normec.BadInput, match=r"cannot be read sample by sample .TypeError"):
+        normec.Federation.from_dataset(iter([]), [])
+
+
+@pytest.mark.parametrize(
+    ("clients", "word"),
+    [
+        ([([[1.0], [2.0, 3.0]], [0, 1])], "client 0 holds no tensors or arrays"),
+        ([(3, 4)], r"client 0 has samples of shape \(\)"),
+        ([([[1.0]], [0], [0])], "client 0 is no pair"),
+        ([(np.ones((2, 1)), [0, 1]), (np.ones((2, 1)), ["a", "b"])], "targets of several kinds"),
+    ],
+)
+def test_clients_that_are_no_pairs(clients: Any, word: str) -> None:
+    with pytest.raises(normec.BadInput, match=word):
+        normec.Federation.from_clients(clients)
+
+
+def test_a_test_set_that_is_no_pair() -> None:
+    with pytest.raises(normec.BadInput, match=r"test is no pair \(x, y\)"):
+        normec.Federation.from_arrays([[1.0], [2.0]], [0, 1], [0, 0], test=([[1.0]],))  # type: ignore[arg-type]
+
+
 def test_bad_clients() -> None:
     five, four = (np.zeros((5, 1)), np.zeros(4, dtype=int)), (np.ones((4, 1)), np.ones(5, dtype=int))
-    with pytest.raises(normec.BadInput, match="client 0 has 5 samples and 4 targets"):
+    with pytest.raises(normec.BadInput, match=r"client 0 has samples of shape \(5, 1\) and targets of shape \(4,\)"):
         normec.Federation.from_clients([five, four])
     with pytest.raises(normec.BadInput, match="2 shapes"):
         normec.Federation.from_clients([(np.zeros((1, 2)), [0]), (np.zeros((1, 3)), [1])])

@@ -123,6 +123,10 @@ def test_from_dataset() -> None:
     pairs = torch.utils.data.TensorDataset(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1]))
     data = normec.Federation.from_dataset(pairs, ["b", "a", "b"])
     assert data.ids == ("a", "b") and data.client(0)[0].tolist() == [[2.0, 3.0]] and data.y.tolist() == [1, 0, 1]
+    half = normec.Federation.from_dataset(
+        [(torch.ones(2, dtype=torch.bfloat16), "cat"), (torch.zeros(2, dtype=torch.bfloat16), "dog")], [0, 1]
+    )
+    assert half.classes == ("cat", "dog") and half.client(0)[0].tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("algorithm", [normec.FedNormEC(), normec.DPFedAvgClip(), normec.DPFedAvgNorm()])

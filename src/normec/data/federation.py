@@ -62,6 +62,8 @@ class Federation:
         Raises:
             BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
         """
+        if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+            raise BadInput("test", " is no pair (x, y). Give one, or leave it out.")
         codes, ids = _group(client_ids, empty_clients)
         owners = _owners(test_client_ids, test, ids)
         features = as_features("x", x)
@@ -94,30 +96,44 @@ class Federation:
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
             raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
-        for name, (x, y) in zip(names, clients, strict=True):
-            if len(x) != len(y):
-                raise BadInput("clients", f": client {name!r} has {len(x)} samples and {len(y)} targets. Give one target a sample.")
-        filled = [(name, np.asarray(x), np.asarray(y)) for name, (x, y) in zip(names, clients, strict=True) if len(x)]
-        shapes = {x.shape[1:] for _, x, _ in filled}
+        arrays = [(name, *_pair(f"client {name!r}", client)) for name, client in zip(names, clients, strict=True)]
+        for name, x, y in arrays:
+            if x.shape[:1] != y.shape[:1] or not x.ndim:
+                problem = f": client {name!r} has samples of shape {x.shape} and targets of shape {y.shape}."
+                raise BadInput("clients", f"{problem} Give one target a sample.")
+        filled = [(name, x, y) for name, x, y in arrays if len(x)]
+        shapes, kinds = {x.shape[1:] for _, x, _ in filled}, {"number" if y.dtype.kind in "iufb" else y.dtype.kind for _, _, y in filled}
         if len(shapes) != 1:
             raise BadInput("clients", f" hold samples of {len(shapes)} shapes. Give samples of one shape, at least one.")
+        if len(kinds) != 1:
+            raise BadInput("clients", " hold targets of several kinds, numbers and others. Give targets of one kind.")
         return cls.from_arrays(
             np.concatenate([x for _, x, _ in filled]),
             np.concatenate([y for _, _, y in filled]),
             [name for name, x, _ in filled for _ in range(len(x))],
             test=test,
             classes=classes,
-            empty_clients=[name for name, (x, _) in zip(names, clients, strict=True) if not len(x)],
+            empty_clients=[name for name, x, _ in arrays if not len(x)],
         )
 
     @classmethod
     def from_dataset(cls, dataset: Any, client_ids: Sequence[Hashable] | np.ndarray, **options: Any) -> Federation:
-        """From a torch map-style Dataset of (x, y) pairs and the id of each sample's client; options as `from_arrays`."""
-        pairs = [dataset[index] for index in range(len(dataset))]
+        """From a torch map-style Dataset of (x, y) pairs and the id of each sample's client; options as `from_arrays`.
+
+        x: a tensor, an array or numbers, of one shape for all samples; y: a class or a target.
+        """
+        try:
+            pairs = [dataset[index] for index in range(len(dataset))]
+        except Exception as error:  # whatever a user's dataset raises
+            raise BadInput("dataset", f" cannot be read sample by sample ({type(error).__name__}: {error}).") from error
         if not pairs:
             raise BadInput("dataset", " is empty. Give one with samples.")
-        x = torch.stack([torch.as_tensor(features) for features, _ in pairs])
-        return cls.from_arrays(x, np.asarray([np.asarray(target) for _, target in pairs]), client_ids, **options)
+        samples = [_pair(f"sample {index} of the dataset", pair) for index, pair in enumerate(pairs)]
+        odd = next((index for index, (x, _) in enumerate(samples) if x.shape != samples[0][0].shape), None)
+        if odd is not None:
+            problem = f": sample {odd} is of shape {samples[odd][0].shape}, the first of {samples[0][0].shape}"
+            raise BadInput("dataset", f"{problem}. Give samples of one shape.")
+        return cls.from_arrays(np.stack([x for x, _ in samples]), np.asarray([y for _, y in samples]), client_ids, **options)
 
     def __len__(self) -> int:
         """M, the number of clients."""
@@ -178,6 +194,35 @@ class Federation:
             digest.update(self.test_owners.astype(np.int64).tobytes())
         digest.update(self.offsets.astype(np.int64).tobytes())
         return digest.hexdigest()
+
+
+def _pair(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(x, y) as arrays of numbers or, for y, strings."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise BadInput("clients" if what.startswith("client") else "dataset", f": {what} is no pair (x, y). Give one.")
+    try:
+        x, y = (_array(part) for part in given)
+    except (TypeError, ValueError) as error:
+        name = "clients" if what.startswith("client") else "dataset"
+        raise BadInput(name, f": {what} holds no tensors or arrays of one shape ({error}). Give such.") from None
+    return x, y
+
+
+def _array(given: Any) -> np.ndarray:
+    """Numbers or strings as an array.
+
+    Raises:
+        TypeError, ValueError: for anything else, and for rows of several lengths.
+    """
+    if isinstance(given, Tensor):
+        plain: np.ndarray = (given.float() if given.dtype == torch.bfloat16 else given).numpy(force=True)
+        return plain
+    if not isinstance(given, np.ndarray | np.generic | int | float | str | list | tuple) and not hasattr(given, "to_numpy"):
+        raise TypeError(f"{type(given).__name__} is none")
+    found = np.asarray(given)
+    if found.dtype.kind == "O" and not all(isinstance(each, str) for each in found.reshape(-1)):
+        raise TypeError("it holds objects")
+    return found
 
 
 def _spread(size: int, wanted: int) -> np.ndarray:
