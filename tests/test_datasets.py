@@ -189,5 +189,5 @@ def test_refusals(command: Command, arguments: list[str], words: list[str]) -> N
 def test_without_matplotlib_it_says_how_to_get_it(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = command("datasets", "digits", "--picture", "p.png")
-    assert done.code == 2 and "pip install normec[plot]" in done.err and not Path("p.png").exists()
+    assert done.code == 2 and "pip install 'normec[plot]'" in done.err and not Path("p.png").exists()
     assert command("datasets", "digits").code == 0

@@ -43,6 +43,11 @@ def test_the_performance_page_shows_the_measured_table() -> None:
     assert module.page(page, json.loads(module.RESULTS.read_text())) == page
 
 
+def test_the_results_page_shows_the_measured_figures() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert benchmark("paper_figures").page(page) == page
+
+
 def test_the_theory_picture_shows_runs_within_the_theorems() -> None:
     rows = json.loads((ROOT / "benchmarks" / "results" / "theory_curves.json").read_text())
     assert {row["corollary"] for row in rows} == {1, 2, 3, 4, 5, 6}

@@ -17,8 +17,8 @@ from normec.experiment import Experiment
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def printed(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sys, "argv", [name])
+def printed(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return capsys.readouterr().out
 
@@ -42,7 +42,7 @@ def test_own_model_trains_its_head_alone(capsys: pytest.CaptureFixture[str], mon
 def test_a_trained_model_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     run = normec.train(**vars_of(resolve(None, ["rounds=40", "privacy.trust=none"]).experiment()), out="runs/a")
-    share = re.search(r"([\d.]+)% of all digits", printed("use_model.py", capsys, monkeypatch))
+    share = re.search(r"([\d.]+)% of all digits", printed("use_model.py", capsys, monkeypatch, "runs/a"))
     assert share is not None and run.metrics[-1]["test_accuracy"] > 0.85 and float(share[1]) > 85
 
 

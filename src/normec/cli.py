@@ -126,7 +126,7 @@ def ledger(
     from normec.console import show
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
-    from normec.privacy.table import of_ledger
+    from normec.privacy.table import NOISE_UNITS, of_ledger
     from normec.tables import ledger_lines, privacy_table, spent_line
 
     folder = RunFolder(run)
@@ -138,7 +138,7 @@ def ledger(
     show(*ledger_lines(found))
     if found.counted():
         table = of_ledger(found)
-        show(spent_line(table[0]), privacy_table(table, title="These releases, with this noise, under each trust model"))
+        show(spent_line(table[0]), privacy_table(table, title="These releases, with this noise, under each trust model"), NOISE_UNITS)
 
 
 @app.command()
@@ -210,7 +210,8 @@ def datasets(
         found = overview(load(data, Streams(seed)))
         if picture:
             draw(found, picture)
-    answer(found, as_json, overview_table(found), counts_table(found, width()), *overview_lines(found))
+    lines = [*overview_lines(found), *([f"drawn: {picture}"] if picture else [])]
+    answer(found, as_json, overview_table(found), counts_table(found, width()), *lines)
 
 
 def _new_folder(config: RunConfig) -> Path:

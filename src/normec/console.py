@@ -45,6 +45,7 @@ class ConsoleObserver:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self._rounds = 0
+        self._goes_on: bool | None = None
         self._task: Any = None
         self._progress = Progress(
             TextColumn("round"),
@@ -71,6 +72,10 @@ class ConsoleObserver:
             self._progress.start()
 
     def round(self, row: dict[str, Any]) -> None:
+        if self._goes_on is None:
+            self._goes_on = row["round"] > 0
+            if self._goes_on:
+                say(self.console, f"goes on after round {row['round'] - 1}")
         if self._task is not None:
             self._progress.update(self._task, completed=row["round"], status=status(row))
             if row["round"] == self._rounds:
@@ -170,6 +175,6 @@ def status(row: dict[str, Any]) -> str:
     parts = [
         f"loss {number(row['train_loss'], '.4f')}",
         f"accuracy {number(row['test_accuracy'], '.1%')}",
-        f"ε spent {'∞' if row['epsilon'] is None else upper(row['epsilon'])}",
+        "not private" if row["epsilon"] is None else f"ε spent {upper(row['epsilon'])}",
     ]
     return "  ".join(parts)

@@ -37,7 +37,7 @@ class TrainingFailed(NormecError, RuntimeError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the closest known name, or all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = [each for each in names if each.lower() == name.lower()] or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {close[0]}?"
     return f"Known: {', '.join(names)}." if names else "There are none."

@@ -14,7 +14,7 @@ from normec.summary import upper
 from normec.tables import number
 
 MOST_COLUMNS = 3
-"""Of settings in the table of a sweep; with more, each run has its name instead."""
+"""Of settings in the table of a sweep; with more, each run has a number instead, and its name below."""
 
 
 def comparison_table(rows: list[dict[str, Any]]) -> Table:
@@ -56,13 +56,13 @@ def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
     """The runs of a sweep by what they do not share. target: a test accuracy that runs are timed to."""
     table = Table(title="Sweep", title_justify="left")
     names = list(dict.fromkeys(key for row in rows for key in row["settings"]))
-    names = names if len(names) <= MOST_COLUMNS else ["run"]
+    names = names if len(names) <= MOST_COLUMNS else ["#"]
     shared = _shared(rows)
     shown = {title: cell for title, cell in _SWEEP.items() if title not in shared and (target is not None or "target" not in title)}
     for name in (*(name.rpartition(".")[2] for name in names), *shown):
         table.add_column(name.replace("target", f"{target}"), overflow="fold", justify="left" if name in names else "right")
-    for row in rows:
-        cells = [row["run"]] if names == ["run"] else [str(row["settings"].get(name, "–")) for name in names]
+    for position, row in enumerate(rows, start=1):
+        cells = [str(position)] if names == ["#"] else [str(row["settings"].get(name, "–")) for name in names]
         table.add_row(*(Text(cell) for cell in (*cells, *(cell(row) for cell in shown.values()))))
     return table
 
@@ -91,10 +91,16 @@ def _shared(rows: list[dict[str, Any]]) -> dict[str, str]:
     return found
 
 
+def sweep_names(rows: list[dict[str, Any]]) -> list[str]:
+    """The names of numbered runs."""
+    wide = len({key for row in rows for key in row["settings"]}) > MOST_COLUMNS
+    return [f"{position:>3}  {row['run']}" for position, row in enumerate(rows, start=1)] if wide else []
+
+
 def sweep_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
-    """Where things are, what failed, and what the ε do not include."""
+    """The names of numbered runs, where things are, what failed, and what the ε do not include."""
     shared = ", ".join(f"{title} {cell}" for title, cell in _shared(rows).items() if cell != "–")
-    lines = [f"all runs: {shared}"] if shared else []
+    lines = [*sweep_names(rows), *([f"all runs: {shared}"] if shared else [])]
     lines += [
         "best, last: test accuracy; loss: last training loss; sent: messages of clients to the server",
         f"{folder}: a folder for each run, results.csv, results.json",

@@ -47,8 +47,10 @@ def privacy_sentence(mechanism: Mechanism, claim: Spent, delta: float, beside: s
 
 
 def upper(epsilon: float) -> str:
-    """ε with three decimals, rounded up, so that the printed number is still a bound."""
-    return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+    """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound."""
+    if epsilon >= 1000:
+        return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon - 1e-9):,}"
+    return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
 
 
 class End(NamedTuple):

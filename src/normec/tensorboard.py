@@ -23,7 +23,7 @@ class TensorBoardObserver:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise BadInput("tensorboard", " is not installed. Install it with pip install normec[tensorboard].") from None
+            raise BadInput("tensorboard", " is not installed. Install it with pip install 'normec[tensorboard]'.") from None
         self._make, self._folder, self._inner = SummaryWriter, folder, inner
         self._writer: Any = None
 

@@ -108,7 +108,7 @@ def paper(
     from normec.data.picture import check
     from normec.paper.experiments import FIGURES, NOISES, SCALES, Experiments
     from normec.paper.pictures import caption, collect, save
-    from normec.run_tables import sweep_table
+    from normec.run_tables import sweep_names, sweep_table
 
     for name, value, known in (("FIGURE", figure, FIGURES), ("--scale", scale, SCALES), ("--noise", noise, NOISES)):
         if value not in known:
@@ -118,9 +118,9 @@ def paper(
         chosen = experiments.sweep(figure)  # type: ignore[arg-type]
     folder = out or Path("runs") / f"paper-{scale}-{noise}"
     folder.mkdir(parents=True, exist_ok=True)
-    check(folder / f"{figure}.png")
+    check(folder / f"{figure}.png", "figure")
     rows = _run(chosen, folder, workers)
-    show(sweep_table(rows, chosen.target))
+    show(sweep_table(rows, chosen.target), *sweep_names(rows))
     _fail_if_any(rows)
     found = collect(experiments, figure, folder)  # type: ignore[arg-type]
     paths = save(found, folder)

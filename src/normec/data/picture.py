@@ -26,20 +26,20 @@ SKEWED = 30
 STYLE: Any = {"svg.hashsalt": "normec", "axes.spines.top": False, "axes.spines.right": False}
 
 
-def check(path: Path) -> None:
-    """That a picture can be drawn to this file.
+def check(path: Path, setting: str = "picture") -> None:
+    """That a picture can be drawn to this file, which a setting asks for.
 
     Raises:
         BadInput: for another kind of file, a folder that does not exist, and where matplotlib is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput("picture", f"={str(path)!r} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
+        raise BadInput(setting, f"={str(path)!r} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
     if not path.parent.is_dir():
-        raise BadInput("picture", f"={str(path)!r}: {path.parent} is no folder. Make it, or name another.")
+        raise BadInput(setting, f"={str(path)!r}: {path.parent} is no folder. Make it, or name another.")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise BadInput("picture", f"={str(path)!r} needs matplotlib. Install it with pip install normec[plot].") from None
+        raise BadInput(setting, f"={str(path)!r} needs matplotlib. Install it with pip install 'normec[plot]'.") from None
 
 
 def draw(found: dict[str, Any], path: Path) -> None:

@@ -41,7 +41,8 @@ def read_file(path: Path, label_column: str, client_column: str, natural: bool) 
         BadInput: for a missing, foreign or empty file, a missing column, or missing values.
     """
     if not path.is_file():
-        raise BadInput("data.source", f"={str(path)!r} is no file. Give digits, the path of a file, or package.module:function.")
+        known = "digits, cifar10, a file, a folder of images, or package.module:function"
+        raise BadInput("data.source", f"={str(path)!r} is no file. Give {known}.")
     try:
         if path.suffix == ".npz":
             return _read_npz(path, natural)

@@ -42,6 +42,8 @@ def collect(experiments: Experiments, figure: Figure, folder: Path) -> dict[str,
         "figure": figure,
         "title": TITLES[figure],
         "noise": experiments.noise,
+        "data": experiments.base["data"]["source"],
+        "model": experiments.base["model"]["name"],
         "d": experiments.d,
         "clients": experiments.clients,
         "rounds": experiments.rounds,
@@ -60,7 +62,8 @@ def caption(found: dict[str, Any]) -> list[str]:
         "total": "noise read as a whole: the vector z of a client has norm β s in the mean",
         "coordinate": "noise read a coordinate, as the privacy proof needs: each has standard deviation β s",
     }[found["noise"]]
-    lines = [f"{reading}, s = p √(K ln(1/δ)) / ε, d = {found['d']:,}, M = {found['clients']}, K = {found['rounds']}"]
+    setting = f"{found['data']}, {found['model']} (d = {found['d']:,}), M = {found['clients']} clients, K = {found['rounds']} rounds"
+    lines = [f"{setting}; {reading}, s = p √(K ln(1/δ)) / ε"]
     for rate, true in found["true_epsilon"].items():
         seen = f"ε = {upper(true['sums'])} where the server sees sums of pM messages, {upper(true['local'])} where it sees each message"
         lines.append(f"p = {rate}: claimed ε = {found['claimed']['epsilon']:g}; true {seen} (δ = {found['claimed']['delta']:g})")
@@ -136,7 +139,9 @@ def _heat_map(canvas: Any, found: dict[str, Any]) -> None:
     image = panel.imshow([[float("nan") if c is None else 100 * c for c in row] for row in cells], cmap="viridis", aspect="auto")
     for i, row in enumerate(cells):
         for j, cell in enumerate(row):
-            panel.text(j, i, "–" if cell is None else f"{cell:.1%}", ha="center", va="center", color="white", fontweight="bold")
+            said = "–" if cell is None else f"{cell:.1%}"
+            bright = cell is not None and image.norm(100 * cell) > 0.6
+            panel.text(j, i, said, ha="center", va="center", color="black" if bright else "white", fontweight="bold")
     panel.set(xticks=range(len(gammas)), yticks=range(len(betas)), xticklabels=gammas, yticklabels=betas, xlabel="γ", ylabel="β")
     panel.grid(visible=False)
     canvas.colorbar(image, label="highest test accuracy, %")

@@ -17,6 +17,9 @@ from normec.settings import Count, OpenUnit, Probability, Rounds, Settings
 TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")
 
 
+NOISE_UNITS = "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)"
+
+
 class Query(Settings):
     """The arguments of `normec privacy`. Give one of epsilon and noise_multiplier, or epsilon and noise = "paper".
 
@@ -149,7 +152,7 @@ def notes(query: Query) -> list[str]:
     """What a reader of the table must know: units, warnings, the limits of the paper's formula."""
     lines = [
         f"unit: client; δ = {query.chosen_delta!r}; {query.adjacency} adjacency; {query.rounds} rounds of {query.clients} clients",
-        "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)",
+        NOISE_UNITS,
     ]
     lines += [f"warning: {text}" for text in warnings(query)]
     if query.min_honest is None:

@@ -17,6 +17,7 @@ from normec.errors import BadInput
 from normec.report.claims import claim, voids
 from normec.runs import Record
 from normec.settings import flat
+from normec.summary import upper
 from normec.tables import number
 from normec.theory.certificate import lines as verdict
 
@@ -110,9 +111,15 @@ def _results(runs: dict[str, Record]) -> str:
     for name, run in runs.items():
         last = run.metrics[-1] if run.metrics else {}
         cells = [number(run.best(), ".1%"), number(run.last("test_accuracy"), ".1%"), number(run.last("test_loss"), ".4f")]
+        cells += [_spent(run)]
         cells += [number(run.last("train_loss"), ".4f"), number(last.get("round"), ",d"), number(last.get("transmissions"), ",d")]
         rows.append([name, *cells])
-    return _table(["run", "best accuracy", "last accuracy", "test loss", "training loss", "rounds", "transmissions"], rows)
+    return _table(["run", "best accuracy", "last accuracy", "test loss", "ε", "training loss", "rounds", "transmissions"], rows)
+
+
+def _spent(run: Record) -> str:
+    spent = run.last("epsilon")
+    return "∞: not private" if spent is None else upper(spent)
 
 
 def _settings(runs: dict[str, Record]) -> str:
@@ -227,4 +234,4 @@ def _library() -> str:
     try:
         return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
     except (ImportError, OSError):
-        raise BadInput("report", " needs plotly. Install it with pip install normec[report].") from None
+        raise BadInput("report", " needs plotly. Install it with pip install 'normec[report]'.") from None
