@@ -72,7 +72,7 @@ SETTINGS: dict[str, Any] = {
     "rate": st.floats(0.01, 1),
     "rounds": st.integers(1, 200),
 }
-GENERATED = settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+GENERATED = settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate], derandomize=True)
 
 
 def spent(trust: Any, adjacency: Any, noise: float, participation: Participation, rounds: int) -> float:
