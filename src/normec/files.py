@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from normec.errors import BadInput
+
+
+@contextlib.contextmanager
+def making(path: Path) -> Iterator[None]:
+    """Makes a folder where there is none, for what is looked at or made in it first.
+
+    Raises:
+        BadInput: where that cannot be done.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise BadInput("out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
 
 
 def new_folder(path: Path) -> Path:
@@ -16,11 +30,8 @@ def new_folder(path: Path) -> Path:
     Raises:
         BadInput: where it cannot be made, or holds something.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
+    with making(path):
         occupied = any(path.iterdir())
-    except OSError as error:
-        raise BadInput("out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
     if occupied:
         raise BadInput("out", f": {path} is not an empty folder. Choose another folder.")
     return path

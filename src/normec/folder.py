@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from normec.errors import BadInput
-from normec.files import Lock, write_atomically
+from normec.files import Lock, making, write_atomically
 from normec.settings import difference
 
 
@@ -71,10 +71,8 @@ class RunFolder:
             BadInput: as `check`; where the folder cannot be made, or another run is going on in it.
         """
         self.check(resume)
-        try:
-            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput("out", f": {self.path} cannot be made ({error.strerror}). Choose another folder.") from None
+        with making(self.path):
+            self.checkpoint.parent.mkdir(exist_ok=True)
         self._lock = Lock(self.checkpoint.parent, f"another run is going on in {self.path}")
         return self
 

@@ -55,8 +55,7 @@ def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
 def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
     """The runs of a sweep by what they do not share. target: a test accuracy that runs are timed to."""
     table = Table(title="Sweep", title_justify="left")
-    names = list(dict.fromkeys(key for row in rows for key in row["settings"]))
-    names = names if len(names) <= MOST_COLUMNS else ["#"]
+    names = _columns(rows)
     shared = _shared(rows)
     shown = {title: cell for title, cell in _SWEEP.items() if title not in shared and (target is not None or "target" not in title)}
     for name in (*(name.rpartition(".")[2] for name in names), *shown):
@@ -93,8 +92,13 @@ def _shared(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 def sweep_names(rows: list[dict[str, Any]]) -> list[str]:
     """The names of numbered runs."""
-    wide = len({key for row in rows for key in row["settings"]}) > MOST_COLUMNS
-    return [f"{position:>3}  {row['run']}" for position, row in enumerate(rows, start=1)] if wide else []
+    return [f"{position:>3}  {row['run']}" for position, row in enumerate(rows, start=1)] if _columns(rows) == ["#"] else []
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    """The settings that runs do not share, or where they are many their number."""
+    names = list(dict.fromkeys(key for row in rows for key in row["settings"]))
+    return names if len(names) <= MOST_COLUMNS else ["#"]
 
 
 def sweep_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:

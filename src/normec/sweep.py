@@ -22,7 +22,7 @@ import tomli_w
 from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
 from normec.data import load
 from normec.errors import BadInput
-from normec.files import Lock, write_atomically
+from normec.files import Lock, making, write_atomically
 from normec.folder import RunFolder
 from normec.grid import Point, expand, of_run
 from normec.models import factory, loss_function
@@ -127,6 +127,7 @@ class Sweep:
         going: dict[str, _Process] = {}
         failed: dict[str, str] = {}
         ended = [name for name in self.runs if name not in waiting]
+        done = sum(RunFolder(folder / name).visible_rounds() for name in ended)
         try:
             while waiting or going:
                 while waiting and len(going) < workers:
@@ -136,8 +137,9 @@ class Sweep:
                     problem = going.pop(name).finish()
                     failed |= {name: problem} if problem else {}
                     ended.append(name)
+                    done += RunFolder(folder / name).visible_rounds()
                     self._save(folder, failed)
-                told(sum(RunFolder(folder / name).visible_rounds() for name in (*ended, *going)), ended, list(going))
+                told(done + sum(RunFolder(folder / name).visible_rounds() for name in going), ended, list(going))
                 time.sleep(LOOK_AGAIN)
         finally:
             for process in going.values():  # only where this loop was interrupted
@@ -225,12 +227,9 @@ def _open(folder: Path) -> None:
     Raises:
         BadInput: where it cannot be made, or holds something else.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with making(folder):
         held = [path for path in folder.iterdir() if path.suffix != ".part"]  # of a sweep that was killed while it wrote its first file
         foreign = bool(held) and not (folder / "sweep.toml").is_file()
-    except OSError as error:
-        raise BadInput("out", f": {folder} cannot be made ({error.strerror}). Choose another folder.") from None
     if foreign:
         raise BadInput("out", f": {folder} holds something else than a sweep. Choose another folder.")
 

@@ -106,6 +106,7 @@ def paper(
     from normec.config import parse_assignments
     from normec.console import progress, show
     from normec.data.picture import check
+    from normec.files import making
     from normec.paper.experiments import FIGURES, NOISES, SCALES, Experiments
     from normec.paper.pictures import caption, collect, save
     from normec.run_tables import sweep_names, sweep_table
@@ -117,8 +118,8 @@ def paper(
         experiments = Experiments.at(scale, noise, data, parse_assignments(changes or []))  # type: ignore[arg-type]
         chosen = experiments.sweep(figure)  # type: ignore[arg-type]
     folder = out or Path("runs") / f"paper-{scale}-{noise}"
-    folder.mkdir(parents=True, exist_ok=True)
-    check(folder / f"{figure}.png", "figure")
+    with making(folder):
+        check(folder / f"{figure}.png", "figure")
     rows = _run(chosen, folder, workers)
     show(sweep_table(rows, chosen.target), *sweep_names(rows))
     _fail_if_any(rows)

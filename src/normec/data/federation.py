@@ -96,7 +96,7 @@ class Federation:
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
             raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
-        arrays = [(name, *_pair(f"client {name!r}", client)) for name, client in zip(names, clients, strict=True)]
+        arrays = [(name, *_pair("clients", f"client {name!r}", client)) for name, client in zip(names, clients, strict=True)]
         for name, x, y in arrays:
             if x.shape[:1] != y.shape[:1] or not x.ndim:
                 problem = f": client {name!r} has samples of shape {x.shape} and targets of shape {y.shape}."
@@ -128,7 +128,7 @@ class Federation:
             raise BadInput("dataset", f" cannot be read sample by sample ({type(error).__name__}: {error}).") from error
         if not pairs:
             raise BadInput("dataset", " is empty. Give one with samples.")
-        samples = [_pair(f"sample {index} of the dataset", pair) for index, pair in enumerate(pairs)]
+        samples = [_pair("dataset", f"sample {index} of the dataset", pair) for index, pair in enumerate(pairs)]
         odd = next((index for index, (x, _) in enumerate(samples) if x.shape != samples[0][0].shape), None)
         if odd is not None:
             problem = f": sample {odd} is of shape {samples[odd][0].shape}, the first of {samples[0][0].shape}"
@@ -196,15 +196,14 @@ class Federation:
         return digest.hexdigest()
 
 
-def _pair(what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+def _pair(setting: str, what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) as arrays of numbers or, for y, strings."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise BadInput("clients" if what.startswith("client") else "dataset", f": {what} is no pair (x, y). Give one.")
+        raise BadInput(setting, f": {what} is no pair (x, y). Give one.")
     try:
         x, y = (_array(part) for part in given)
     except (TypeError, ValueError) as error:
-        name = "clients" if what.startswith("client") else "dataset"
-        raise BadInput(name, f": {what} holds no tensors or arrays of one shape ({error}). Give such.") from None
+        raise BadInput(setting, f": {what} holds no tensors or arrays of one shape ({error}). Give such.") from None
     return x, y
 
 

@@ -85,8 +85,8 @@ class Experiments:
 
     def true_epsilon(self, rate: float) -> dict[str, float]:
         """What this noise really gives at δ: `local` to a server that sees each message, `sums` to one that sees sums of pM messages."""
-        sampling = {"scheme": "full"} if rate == 1 else {"scheme": "poisson", "rate": rate}
-        query = Query(noise_multiplier=self.noise_multiplier(rate), clients=self.clients, rounds=self.rounds, delta=DELTA, **sampling)
+        common: dict[str, Any] = {"clients": self.clients, "rounds": self.rounds, "delta": DELTA, **_sampling(rate)}
+        query = Query(noise_multiplier=self.noise_multiplier(rate), **common)
         return {"local": epsilon(query.mechanism("local"), DELTA).epsilon, "sums": epsilon(query.mechanism("secagg"), DELTA).epsilon}
 
     def labels(self, figure: Figure) -> list[Label]:
@@ -113,6 +113,11 @@ class Experiments:
         return {
             "algorithm": method | algorithm,
             "local": {"lr": label.gamma},
-            "participation": {"scheme": "full"} if label.rate == 1 else {"scheme": "poisson", "rate": label.rate},
+            "participation": _sampling(label.rate),
             "privacy": {"trust": "central", "epsilon": EPSILON, "delta": DELTA} if label.honest else noisy,
         }
+
+
+def _sampling(rate: float) -> Tree:
+    """Who takes part at a rate p."""
+    return {"scheme": "full"} if rate == 1 else {"scheme": "poisson", "rate": rate}
