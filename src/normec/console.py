@@ -13,7 +13,7 @@ from rich.table import Table
 
 from normec.errors import count
 from normec.experiment import Plan
-from normec.summary import upper
+from normec.promise import upper
 from normec.tables import number
 
 LINES_WITHOUT_TERMINAL = 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +17,9 @@ from normec.evaluation import Evaluation, Metric
 from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
 from normec.models import Factory, FlatModel, Loss, build
-from normec.noise import lattice_for
 from normec.participation import Participation
-from normec.privacy import Mechanism, Privacy, SpentSoFar, affordable_rounds, calibrate, within_limit
+from normec.privacy import Mechanism, Privacy, SpentSoFar
+from normec.promise import mechanism_for
 from normec.settings import Rounds, Seed, Settings, Switch
 from normec.streams import Streams
 
@@ -137,7 +136,9 @@ def prepare(experiment: Experiment) -> Plan:
         raise BadInput("engine.workers", problem)
     algorithm.check_local(experiment.local)
     algorithm.check_dimension(model.d)
-    mechanism, delta = _mechanism(experiment, model.d)
+    mechanism, delta = mechanism_for(
+        experiment.privacy, algorithm, experiment.participation, clients=len(data), rounds=experiment.schedule.rounds, d=model.d
+    )
     metrics = experiment.evaluation.build(federation)
     federation, scored = _scored(federation, experiment.evaluation.samples)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
@@ -166,47 +167,6 @@ def _scored(federation: Federation, samples: int | None) -> tuple[Federation, Fe
     tested = f" and {len(scored.test[1]):,} of {len(federation.test[1]):,} test" if scored.test and federation.test else ""
     note = f"a round's losses and accuracy are those of {len(scored.y):,} of {len(federation.y):,} training{tested} samples"
     return replace(federation, notes=(*federation.notes, note)), scored
-
-
-def _mechanism(experiment: Experiment, d: int) -> tuple[Mechanism, float | None]:
-    """The mechanism with its noise, and δ."""
-    privacy, clients, bound = experiment.privacy, len(experiment.data), experiment.algorithm.operator.bound
-    if privacy.trust != "none" and math.isinf(bound):
-        problem = f"={experiment.algorithm.name!r} bounds no message, so that nothing can be promised."
-        raise BadInput("algorithm.name", f"{problem} Use privacy.trust=none, or another algorithm.")
-    lattice = lattice_for(bound) if privacy.noise == "secure" else 0.0
-    mechanism = Mechanism(
-        trust=privacy.trust,
-        adjacency=privacy.adjacency,
-        bound=bound + lattice * math.sqrt(d) / 2,
-        noise_multiplier=privacy.noise_multiplier or 0.0,
-        participation=experiment.participation,
-        clients=clients,
-        rounds=experiment.schedule.rounds,
-        min_honest=privacy.min_honest or 1,
-        colluders=privacy.colluders,
-        lattice=lattice,
-    )
-    if mechanism.expected <= 0:
-        raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
-    if privacy.trust == "none":
-        return mechanism, None
-    delta = privacy.delta_for(clients)
-    if mechanism.gives_up(clients):
-        problem = f"={privacy.min_honest} with {privacy.colluders} colluders gives up every round of {clients} clients. Lower it."
-        raise BadInput("privacy.min_honest", problem)
-    if privacy.epsilon is not None:
-        mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
-    if privacy.client_limit is not None:
-        mechanism = within_limit(mechanism, privacy.client_limit, delta)
-        if mechanism.silences_all:
-            problem = f"={privacy.client_limit:g} does not allow a client a single round. Raise it, or add noise."
-            raise BadInput("privacy.client_limit", problem)
-    if privacy.stop_at is not None:
-        mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
-        if not mechanism.rounds:
-            raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
-    return mechanism, delta
 
 
 def _check_types(experiment: Experiment) -> None:

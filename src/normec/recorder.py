@@ -21,9 +21,10 @@ from normec.memory import Memory, merged
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
+from normec.promise import ledger_header
 from normec.saved import saved_as
 from normec.streams import seed_global_generator
-from normec.summary import End, ledger_header, summarize, versions
+from normec.summary import End, summarize, versions
 from normec.theory.certificate import certificate
 from normec.theory.constants import smoothness_seen
 
@@ -198,9 +199,11 @@ class Recorder:
         return epsilon(replace(self.plan.mechanism, rounds=counted), self.plan.delta or 0.0)
 
     def _open_ledger(self, folder: RunFolder) -> None:
-        if self.plan.mechanism.trust == "none":
+        plan = self.plan
+        if plan.mechanism.trust == "none":
             return
-        self._ledger = Ledger.open(folder.ledger, ledger_header(self.plan))
+        header = ledger_header(plan.mechanism, plan.experiment.privacy, plan.delta, plan.spent.planned.accountant)
+        self._ledger = Ledger.open(folder.ledger, header)
         self._ledger.check_covers(folder.visible_rounds(), folder.holds_output())
 
     def _check_shapes(self, tensors: dict[str, Tensor], state: State) -> None:

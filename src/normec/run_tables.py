@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from normec.errors import count
-from normec.summary import upper
+from normec.promise import upper
 from normec.tables import number
 
 MOST_COLUMNS = 3

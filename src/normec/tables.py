@@ -11,7 +11,7 @@ from normec.data.overview import label
 from normec.errors import count
 from normec.privacy.ledger import Ledger
 from normec.privacy.table import realised_by_ledger
-from normec.summary import upper
+from normec.promise import upper
 from normec.training import Run
 
 HUGE = 1e9

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from normec.data.picture import STYLE
 from normec.files import write_atomically
 from normec.paper.experiments import DELTA, EPSILON, Experiments, Figure, Label
+from normec.promise import upper
 from normec.runs import Record
-from normec.summary import upper
 
 COLOURS = ("#1b6ca8", "#e07b00", "#2e8b57", "#8e44ad", "#b03a2e")
 DASHES = ("-", ":", "--", "-.")

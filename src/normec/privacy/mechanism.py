@@ -188,17 +188,25 @@ class Mechanism:
         return self.noise_std * (math.sqrt(participants) if self.trust in PER_CLIENT else 1.0)
 
     def release(self, total: Tensor, participants: int, streams: Streams, k: int) -> Tensor:
-        """The released mean (d,) of round k from the sum of messages (d,) in float64: (sum + noise) / (pM).
+        """The released mean (d,) of round k from the sum of messages (d,) in float64: (sum + noise) / (pM)."""
+        return self.mean(self.noised(total, participants, streams, k))
 
-        The one place where noise is added, and the one place where a sum becomes a mean. The noises of n participants are
-        drawn at once, as one of √n times the standard deviation.
+    def mean(self, total: Tensor) -> Tensor:
+        """The one place where a sum becomes a mean: by the public denominator."""
+        return total / self.expected
+
+    def noised(self, total: Tensor, participants: int, streams: Streams, k: int) -> Tensor:
+        """The one place where noise is added: to the sum (d,), in float64, of the messages of round k.
+
+        The noises of n participants are drawn at once, as one of √n times the standard deviation; a participant that adds
+        its own takes its message for the sum of one.
         """
         std = self.std_of_sum(participants)
         if std > 0 and self.lattice:
             total = total + secure_gaussian(tuple(total.shape), std, self.lattice, total.device)
         elif std > 0:
             total = total + seeded_gaussian(tuple(total.shape), std, streams, k, total.device)
-        return total / self.expected
+        return total
 
     def noise_to_bound(self, d: int) -> float:
         """The expected norm of the noise on the mean, std √d / (pM), over the norm bound C of the mean's messages."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from normec.promise import SEEDED, upper
 from normec.runs import Record
-from normec.summary import SEEDED, upper
 
 WHO_SEES = {
     "central": "It holds against whoever sees the models. The server sees every message, and must keep secret who took part.",

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from normec.errors import BadInput
+from normec.promise import upper
 from normec.report.claims import claim, voids
 from normec.runs import Record
 from normec.settings import flat
-from normec.summary import upper
 from normec.tables import number
 from normec.theory.certificate import lines as verdict
 

@@ -1,0 +1,146 @@
+"""What is promised: the mechanism that keeps it, the first line of its ledger, and the sentence that an auditor can check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from normec.algorithms import Algorithm
+from normec.errors import BadInput
+from normec.noise import lattice_for
+from normec.participation import Participation
+from normec.privacy import (
+    PER_CLIENT,
+    Mechanism,
+    Privacy,
+    Spent,
+    affordable_rounds,
+    by_group_privacy,
+    calibrate,
+    realised,
+    within_limit,
+)
+
+SEEDED = "Seeded noise: for simulation, not for release."
+SECURE = "Secure noise, from the operating system's generator."
+
+
+WHO_ADDS_NOISE = {
+    "central": "a trusted server adds the noise, once on the sum",
+    "secagg": "each participant adds noise, and a secure sum hides all but the total, of at least {honest} honest participants "
+    "besides {colluders} colluders",
+    "local": "each participant adds noise; the server sees every message",
+}
+
+
+class Claim(NamedTuple):
+    """What a run promises. by_group_privacy, realised_max: the ε that are to be read beside it, where there are such."""
+
+    sentence: str
+    by_group_privacy: float | None
+    realised_max: float | None
+
+
+def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposure: float, limit: float | None) -> Claim:
+    """The claim in words: unit, ε, δ, adjacency, trust, sampling, rounds and accountant; or that there is none.
+
+    largest_exposure: of all clients, the largest Σ 1/h_k over its rounds, where participants add the noise. limit: the
+    client_limit.
+    """
+    if not mechanism.private:
+        reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
+        return Claim(f"Not private: {reason}, ε = ∞.", None, None)
+    careful = by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None
+    busiest = realised(mechanism, delta, largest_exposure).epsilon if mechanism.trust in PER_CLIENT else None
+    beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
+    if busiest is not None:
+        silent = f"; each client is silent before its own rounds spend more than ε = {limit:g}" if limit else ""
+        beside = f" (before sampling, without amplification; realised by the busiest client: ε = {upper(busiest)}{silent})"
+    rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
+    exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if delta >= 1 / mechanism.clients else ""
+    who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)
+    sentence = (
+        f"Client-level (ε = {upper(spent.epsilon)}, δ = {delta!r}) differential privacy under {mechanism.adjacency} adjacency, "
+        f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
+        f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}{exposed}"
+    )
+    return Claim(sentence, careful, busiest)
+
+
+def upper(epsilon: float) -> str:
+    """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound."""
+    if epsilon >= 1000:
+        return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon - 1e-9):,}"
+    return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+
+
+def mechanism_for(
+    privacy: Privacy, algorithm: Algorithm, participation: Participation, *, clients: int, rounds: int, d: int
+) -> tuple[Mechanism, float | None]:
+    """The mechanism that keeps a promise to so many clients, over so many rounds of a model of d parameters, and δ.
+
+    Raises:
+        BadInput: for a promise that cannot be kept, naming the setting.
+    """
+    bound = algorithm.operator.bound
+    if privacy.trust != "none" and math.isinf(bound):
+        problem = f"={algorithm.name!r} bounds no message, so that nothing can be promised."
+        raise BadInput("algorithm.name", f"{problem} Use privacy.trust=none, or another algorithm.")
+    lattice = lattice_for(bound) if privacy.noise == "secure" else 0.0
+    mechanism = Mechanism(
+        trust=privacy.trust,
+        adjacency=privacy.adjacency,
+        bound=bound + lattice * math.sqrt(d) / 2,
+        noise_multiplier=privacy.noise_multiplier or 0.0,
+        participation=participation,
+        clients=clients,
+        rounds=rounds,
+        min_honest=privacy.min_honest or 1,
+        colluders=privacy.colluders,
+        lattice=lattice,
+    )
+    if mechanism.expected <= 0:
+        raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
+    if privacy.trust == "none":
+        return mechanism, None
+    delta = privacy.delta_for(clients)
+    if mechanism.gives_up(clients):
+        problem = f"={privacy.min_honest} with {privacy.colluders} colluders gives up every round of {clients} clients. Lower it."
+        raise BadInput("privacy.min_honest", problem)
+    if privacy.epsilon is not None:
+        mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
+    if privacy.client_limit is not None:
+        mechanism = within_limit(mechanism, privacy.client_limit, delta)
+        if mechanism.silences_all:
+            problem = f"={privacy.client_limit:g} does not allow a client a single round. Raise it, or add noise."
+            raise BadInput("privacy.client_limit", problem)
+    if privacy.stop_at is not None:
+        mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
+        if not mechanism.rounds:
+            raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
+    return mechanism, delta
+
+
+def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:
+    """What a ledger says of the mechanism, before the first round."""
+    return {
+        "trust": mechanism.trust,
+        "adjacency": mechanism.adjacency,
+        "sensitivity": mechanism.sensitivity,
+        "delta": delta,
+        "clients": mechanism.clients,
+        "scheme": mechanism.participation.scheme,
+        "rate": mechanism.rate,
+        "rounds": mechanism.rounds,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_std": mechanism.noise_std,
+        "denominator": mechanism.expected,
+        "min_honest": mechanism.min_honest,
+        "colluders": mechanism.colluders,
+        "client_limit": privacy.client_limit,
+        "noise": privacy.noise,
+        "accountant": accountant,
+        "dp-accounting": version("dp-accounting"),
+    }
