@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,18 +41,29 @@ def new_folder(path: Path) -> Path:
 class Lock:
     """Keeps other processes out of a folder until it is released, or this process ends (where the system has flock)."""
 
-    def __init__(self, folder: Path, otherwise: str) -> None:
-        """Raises BadInput, saying `otherwise`, where another process is in the folder."""
+    def __init__(self, folder: Path, otherwise: str, patience: float = 0.0) -> None:
+        """Raises BadInput, saying `otherwise`, where another process is in the folder, and still is after `patience` seconds."""
         self._file: int | None = None
         with contextlib.suppress(ImportError):
             import fcntl
 
             self._file = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self.release()
-                raise BadInput("out", f": {otherwise}. Wait for it, or choose another folder.") from None
+            end = time.monotonic() + patience
+            while True:
+                try:
+                    return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    if time.monotonic() >= end:
+                        break
+                    time.sleep(0.05)
+            self.release()
+            raise BadInput("out", f": {otherwise}. Wait for it, or choose another folder.")
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Lets others in."""

@@ -1,6 +1,6 @@
 """Privacy: what is promised, the mechanism that keeps the promise, and its accounting."""
 
-from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon, realised, within_limit
+from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon, gaussian, realised, within_limit
 from normec.privacy.calibration import affordable_rounds, calibrate
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Mechanism, Privacy, Trust
 
@@ -16,6 +16,7 @@ __all__ = [
     "by_group_privacy",
     "calibrate",
     "epsilon",
+    "gaussian",
     "realised",
     "within_limit",
 ]

@@ -137,13 +137,18 @@ def over_participations(mechanism: Mechanism, delta: float) -> Spent:
 
 def realised(mechanism: Mechanism, delta: float, largest_exposure: float) -> Spent:
     """ε of the client that took part most, given Σ 1/h_k over its rounds, where each participant adds noise."""
+    mu = mechanism.distance * math.sqrt(largest_exposure) / mechanism.noise_multiplier if mechanism.private else math.inf
+    return Spent(gaussian(mu, delta), "gaussian closed form")
+
+
+def gaussian(mu: float, delta: float) -> float:
+    """ε at δ of one Gaussian release whose mean a client moves by μ standard deviations; releases compose to √(Σ μ²)."""
     import dp_accounting
 
-    if largest_exposure == 0:
-        return Spent(0.0, "gaussian closed form")
-    noise = mechanism.noise_multiplier / (mechanism.distance * math.sqrt(largest_exposure))
+    if mu == 0 or math.isinf(mu):
+        return mu
     with _quiet():
-        return Spent(float(dp_accounting.get_epsilon_gaussian(noise, delta)), "gaussian closed form")
+        return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta))
 
 
 def within_limit(mechanism: Mechanism, limit: float, delta: float) -> Mechanism:

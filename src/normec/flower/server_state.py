@@ -1,0 +1,247 @@
+"""Where an experiment stands at its server, and its folder: checkpoint, metrics, ledger and summary."""
+
+from __future__ import annotations
+
+import math
+import platform
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from normec.algorithms import Descent, ServerStep, Slots
+from normec.errors import BadInput
+from normec.files import write_atomically
+from normec.flower.keeper import check_hex
+from normec.flower.terms import Terms
+from normec.flower.wire import Answer, Layout
+from normec.folder import Output, RunFolder
+from normec.operators import BYTES_OF_A_NUMBER
+from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
+from normec.privacy.ledger import Ledger
+from normec.promise import Claim, ledger_header, state_claim
+from normec.streams import Streams
+from normec.version import __version__
+
+COUNTS = ("experiment", "clients", "settled", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
+"""What a checkpoint holds beside the vectors."""
+
+
+@dataclass
+class ServerState:
+    """Between two rounds. Nothing of it is a client's own: memories never leave the clients.
+
+    settled: by client, the last attempt whose answer the server has counted. attempt: the id of the present one. cohort: its
+    participants, a mask (M,). exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise.
+    """
+
+    folder: RunFolder
+    terms: Terms
+    optimizer: ServerStep
+    mechanism: Mechanism
+    streams: Streams
+    spent: SpentSoFar
+    x: Tensor
+    server: Slots
+    steps: Slots
+    experiment: str
+    ledger: Ledger | None = None
+    clients: tuple[str, ...] = ()
+    settled: dict[str, str] = field(default_factory=dict)
+    rounds_done: int = 0
+    transmissions: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+    cohort: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, folder: RunFolder, terms: Terms, optimizer: ServerStep, layout: Layout, start: Tensor, seed: int) -> ServerState:
+        """A new experiment from the model `start` (d,), or the one that the folder holds, where it stands.
+
+        Raises:
+            BadInput: where the folder holds another experiment, naming the difference, or is damaged.
+        """
+        names = {"optimizer": optimizer.optimizer, **optimizer.table()}
+        folder.check_settings({**terms.table(), "server": names, "trained": list(layout.names), "seed": seed, "normec": __version__})
+        mechanism = terms.mechanism()
+        state = cls(
+            folder=folder,
+            terms=terms,
+            optimizer=optimizer,
+            mechanism=mechanism,
+            streams=Streams(seed, secret_cohorts=mechanism.trust != "none"),
+            spent=SpentSoFar(mechanism, terms.privacy.delta or 0.0),
+            x=start,
+            server=tuple(torch.zeros_like(start) for _ in terms.algorithm.server_slots),
+            steps=optimizer.start(start),
+            experiment=secrets.token_hex(16),
+        )
+        state._resume()
+        return state
+
+    def _resume(self) -> None:
+        if self.mechanism.trust != "none":
+            privacy, accountant = self.terms.privacy, self.spent.planned.accountant
+            self.ledger = Ledger.open(self.folder.ledger, ledger_header(self.mechanism, privacy, privacy.delta, accountant))
+            self.ledger.check_covers(self.folder.visible_rounds(), output=False)
+        found = self.folder.load_checkpoint()
+        if found is None:
+            if self.ledger and self.ledger.counted():
+                raise BadInput("folder", f": {self.folder.path} has a ledger with rounds and no checkpoint. Restore it, or use another.")
+            return
+        tensors, counts = found
+        vectors = self._tensors()
+        if any(name not in tensors or tensors[name].shape != vector.shape for name, vector in vectors.items()):
+            raise BadInput("folder", f": the checkpoint in {self.folder.path} is damaged. Restore it, or use another folder.")
+        self.x = tensors["x"]
+        self.server = tuple(tensors[f"server.{slot}"] for slot in self.terms.algorithm.server_slots)
+        self.steps = tuple(tensors[f"optimizer.{slot}"] for slot in self.optimizer.slots)
+        for name in COUNTS:
+            setattr(self, name, counts[name])
+        self.clients = tuple(self.clients)
+        check_hex("experiment", self.experiment)
+        self.rows = self.folder.start_metrics(self.rounds_done)
+
+    def began(self, evaluated: Mapping[str, Any]) -> None:
+        """Before the first round of this process."""
+        self._clock = time.perf_counter() - self.seconds
+        if not self.rows:
+            self._write({}, evaluated)
+            self._checkpoint()
+
+    def goes_on(self) -> bool:
+        """Whether another round is planned, and the ledger, where each attempt counts, has room for it."""
+        if self.ledger is not None and self.ledger.counted() >= self.mechanism.rounds:
+            return False
+        return self.rounds_done < self.mechanism.rounds
+
+    def begin_attempt(self) -> None:
+        """Round `rounds_done` begins, once more or for the first time: its intent, then its cohort."""
+        self.attempt = secrets.token_hex(16)
+        if self.ledger is not None:
+            self.ledger.intent(self.rounds_done)
+        self.cohort = self.mechanism.cohort(self._exposure(), self.rounds_done, self.streams)
+
+    def transmits(self, client: str) -> bool:
+        """Whether a client is in the cohort of this attempt."""
+        return bool(self.cohort[self.clients.index(client)])
+
+    def step(self, released: Tensor, asked: Mapping[int, str], answers: Mapping[str, Answer]) -> None:
+        """The server's half of a round, from the released mean (d,) in float64; the answers that entered it count as settled."""
+        if self.ledger is not None:
+            output = Output(self.cohort, released).fingerprint()
+            self.ledger.commit(self.rounds_done, output, **self._participants(asked))
+        mean = released.to(self.x.dtype)
+        direction, self.server = self.terms.algorithm.server(self.server, mean, self.mechanism.rate)
+        self.x, self.steps = self.optimizer.step(self.x, direction, self.terms.algorithm.server_lr, self.steps)
+        messages = [answer.message for answer in answers.values() if answer.message is not None]
+        self.settled |= dict.fromkeys(answers, self.attempt)
+        self.transmissions += sum(self.transmits(client) for client in answers)
+        self.bytes_up += sum(message.numel() * message.element_size() for message in messages)
+        self.bytes_down += BYTES_OF_A_NUMBER * len(self.x) * len(asked)
+        self.rounds_done += 1
+
+    def ended(self, counts: Mapping[str, Any], evaluated: Mapping[str, Any]) -> None:
+        """Makes the round durable, before anyone can see what it released."""
+        self._write(counts, evaluated)
+        self._checkpoint()
+        if self.ledger is not None:
+            self.ledger.release(self.rounds_done - 1)
+
+    def finish(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """Writes the model's arrays and the summary, and returns it."""
+        claim, spent, last = self.claim(), self._claimed(), self.rows[-1]
+        private = self.mechanism.private
+        optimizer = self.optimizer.optimizer
+        outside = f" (outside: server optimizer {optimizer})" if optimizer != Descent.optimizer else ""
+        summary = {
+            "claim": claim.sentence,
+            "algorithm": self.terms.algorithm.name,
+            "convergence": self.terms.algorithm.convergence + outside,
+            "private": private,
+            "epsilon": spent.epsilon if private else None,
+            "epsilon_by_group_privacy": claim.by_group_privacy,
+            "epsilon_realised_max": claim.realised_max,
+            "delta": self.terms.privacy.delta if private else None,
+            "unit": "client",
+            "adjacency": self.mechanism.adjacency if private else None,
+            "trust": self.mechanism.trust,
+            "sampling": self.mechanism.sampling,
+            "rate": self.mechanism.rate,
+            "accountant": spent.accountant if private else None,
+            "noise_multiplier": self.mechanism.noise_multiplier,
+            "noise": "secure" if private else None,
+            **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},
+            "rounds": last["round"],
+            "experiment": self.experiment,
+            "clients": list(self.clients),
+            "settings": self.terms.table(),
+            "versions": {"normec": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        }
+        write_atomically(self.folder.path / "model.safetensors", lambda: save(tensors))
+        self.folder.save_summary(summary)
+        return summary
+
+    def claim(self) -> Claim:
+        """What is promised for the planned rounds, or for those that the ledger counts where these are more or the run has ended."""
+        limit, exposure = self.terms.privacy.client_limit, float(self._exposure().max()) if self.clients else 0.0
+        return state_claim(self.mechanism, self._claimed(), self.terms.privacy.delta or 0.0, exposure, limit)
+
+    def _claimed(self) -> Spent:
+        counted = self.ledger.counted() if self.ledger else 0
+        if counted <= self.mechanism.rounds:
+            return self.spent.planned
+        return epsilon(replace(self.mechanism, rounds=counted), self.terms.privacy.delta or 0.0)
+
+    def _exposure(self) -> Tensor:
+        if self.ledger is None or self.mechanism.trust not in PER_CLIENT:
+            return torch.zeros(self.mechanism.clients, dtype=torch.float64)
+        return torch.from_numpy(self.ledger.exposures(self.mechanism))
+
+    def _participants(self, asked: Mapping[int, str]) -> dict[str, Any]:
+        """Of the clients that were asked for a message, the indices: whether or not it arrived, it may have left."""
+        if self.mechanism.trust not in PER_CLIENT:
+            return {}
+        chosen = sorted(self.clients.index(client) for client in asked.values() if self.transmits(client))
+        return {"participants": chosen, "exposure": self.mechanism.exposure(len(chosen))}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        slots = self.terms.algorithm.server_slots
+        tensors = {"x": self.x} | {f"server.{slot}": vector for slot, vector in zip(slots, self.server, strict=True)}
+        return tensors | {f"optimizer.{slot}": vector for slot, vector in zip(self.optimizer.slots, self.steps, strict=True)}
+
+    def _checkpoint(self) -> None:
+        self.folder.save_checkpoint(self._tensors(), {name: getattr(self, name) for name in COUNTS})
+
+    def _write(self, counts: Mapping[str, Any], evaluated: Mapping[str, Any]) -> None:
+        """Adds a line to the metrics: evaluate_fn's `loss` and `accuracy` under the names of a simulation's."""
+        self.seconds = time.perf_counter() - self._clock
+        spent = self.spent.after(self.ledger.counted() if self.ledger else self.rounds_done)
+        row = {
+            "round": self.rounds_done,
+            "train_loss": None,
+            "test_loss": _number(evaluated.get("test_loss", evaluated.get("loss"))),
+            "test_accuracy": _number(evaluated.get("test_accuracy", evaluated.get("accuracy"))),
+            **{name: getattr(self, name) for name in ("transmissions", "bytes_up", "bytes_down")},
+            "epsilon": spent if math.isfinite(spent) else None,
+            "seconds": round(self.seconds, 3),
+            "simulation_only": None,
+            "federation": dict(counts),
+            "evaluation": {name: _number(value) for name, value in evaluated.items()},
+        }
+        self.rows.append(row)
+        self.folder.append_metrics(row)
+
+
+def _number(value: Any) -> float | None:
+    """A metric as JSON holds it."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

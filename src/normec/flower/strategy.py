@@ -1,0 +1,220 @@
+"""The server's half: a Flower strategy that runs one algorithm of the registry, round by round."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from normec.algorithms import Algorithm, Descent, ServerStep
+from normec.errors import BadInput, TrainingFailed
+from normec.flower.keeper import NEVER
+from normec.flower.roster import GREETING, Roster
+from normec.flower.server_state import ServerState
+from normec.flower.terms import Sizes, Terms
+from normec.flower.wire import RECORD, Answer, Instruction, Layout
+from normec.folder import RunFolder
+from normec.noise import to_lattice
+from normec.operators import row_norms
+from normec.participation import Full, Participation
+from normec.privacy import Privacy
+
+log = logging.getLogger(__name__)
+
+LARGEST = 3e38
+"""Of the norms that float32 holds; no honest message is longer."""
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class Strategy(FlowerStrategy):
+    """`normec.train` over a federation of Flower nodes whose apps have a `ClientMod`.
+
+    algorithm, participation, privacy, server: as in `normec.train`; noise is always the operating system's. local_lr: γ, the
+    sum of the stepsizes of a client's local steps, by which its update is divided. clients: M, whose number is part of the
+    accounting. folder: where the server's state, metrics and ledger lie; an experiment that is there goes on where it
+    stands. trained: the names of the model's arrays that are trained, by default all. seed: of the cohorts, without privacy.
+    wait: seconds until all clients must have connected.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        *,
+        local_lr: float,
+        clients: int,
+        privacy: Privacy,
+        folder: Path | str,
+        participation: Participation | None = None,
+        server: ServerStep | None = None,
+        trained: Sequence[str] | None = None,
+        seed: int = 42,
+        wait: float = 600.0,
+    ) -> None:
+        self.algorithm, self.privacy, self.participation = algorithm, privacy, participation or Full()
+        self.server = server or Descent()
+        self.local_lr, self.clients, self.trained, self.seed, self.wait = local_lr, clients, trained, seed, wait
+        self.folder = RunFolder(Path(folder))
+        self.roster = Roster()
+        self.sent: dict[int, str] = {}
+        self.state: ServerState
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Runs the experiment for `num_rounds` rounds in all, whichever of them were run before in this folder.
+
+        timeout: seconds to wait for a round's replies. evaluate_fn: of the server's own data, as in Flower; its numbers
+        enter the metrics. Nodes are not asked to evaluate: what they would answer, no noise protects.
+
+        Raises:
+            BadInput: before the first round, for settings or a folder that cannot be used.
+            NormecError: where the clients do not come.
+            TrainingFailed: where the model is not finite any more.
+        """
+        self.arrays = initial_arrays
+        self.layout = Layout.of(initial_arrays, self.trained)
+        sizes = Sizes(local_lr=self.local_lr, clients=self.clients, rounds=num_rounds, parameters=self.layout.d)
+        self.terms = Terms.settled(self.algorithm, self.participation, self.privacy, sizes)
+        result, self.timeout = Result(), timeout
+        with self.folder.open(resume=self.folder.holds_run):
+            self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(initial_arrays), self.seed)
+            self.summary()
+            self.roster = Roster(self.state.clients)
+            self.roster.gather(grid, self._greeting, self.clients, self.wait)
+            self.state.clients = self.roster.clients
+            arrays = self._current()
+            self.state.began(_evaluated(evaluate_fn, 0, arrays, result))
+            while self.state.goes_on():
+                current = self.state.rounds_done + 1
+                log.info("round %d of %d", current, self.state.mechanism.rounds)
+                replies = grid.send_and_receive(
+                    self.configure_train(current, arrays, train_config or ConfigRecord(), grid), timeout=timeout
+                )
+                arrays, counts = self.aggregate_train(current, replies)
+                result.train_metrics_clientapp[current] = counts
+                self.state.ended(counts, _evaluated(evaluate_fn, current, arrays, result))
+            summary = self.state.finish(self.layout.tensors(arrays))
+        log.info(summary["claim"])
+        result.arrays = arrays
+        return result
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """The instructions of a round: to every client, except where it is known who takes part and only those compute."""
+        self.roster.greet(grid, self._greeting, min(self.timeout, GREETING))
+        self.state.begin_attempt()
+        asked = [
+            (client, node)
+            for client, node in sorted(self.roster.node_of.items())
+            if self.state.transmits(client) or self.state.mechanism.trust == "central" or self.algorithm.everyone_computes
+        ]
+        self.sent = {node: client for client, node in asked}
+        content = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
+        return [self._message(node, client, content) for client, node in asked]
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        """Steps 4 and 5 of Algorithm 1: the released sum, the server's state and the model."""
+        found = self.roster.collect(self.sent, replies, self._check)
+        state, mechanism = self.state, self.state.mechanism
+        answered = ((state.transmits(client), answer.message) for client, answer in found.answers.items())
+        messages = [message for transmits, message in answered if transmits and message is not None]
+        total = torch.zeros(self.layout.d, dtype=torch.float64)
+        for message in messages:
+            total += to_lattice(message, mechanism.lattice) if mechanism.lattice else message.double()
+        central = mechanism.trust == "central"
+        released = mechanism.release(total, len(messages), state.streams, state.rounds_done) if central else mechanism.mean(total)
+        state.step(released, self.sent, found.answers)
+        counts: dict[str, Any] = {
+            "sent": len(self.sent),
+            "answered": len(found.answers),
+            "refused": len(found.refused),
+            "absent": found.absent,
+        }
+        if not central:  # under central who takes part is the server's secret
+            counts["participants"] = len(messages)
+        return self._current(), MetricRecord(counts)
+
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """None: clients' own evaluations would leave them without noise."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """None, as nobody was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Logs what runs, and what is promised, before anything starts."""
+        log.info("experiment %s: %s, in %s", self.state.experiment, self.algorithm.name, self.folder.path)
+        log.info(self.state.claim().sentence)
+
+    def _greeting(self, node: int) -> Message:
+        return self._message(node, None, {})
+
+    def _message(self, node: int, client: str | None, content: dict[str, Any]) -> Message:
+        state = self.state
+        instruction = Instruction(
+            task="greet" if client is None else "train",
+            experiment=state.experiment,
+            round=min(state.rounds_done, state.mechanism.rounds - 1),
+            attempt=state.attempt,
+            settled=NEVER if client is None else state.settled.get(client, NEVER),
+            transmits=client is not None and state.transmits(client),
+            names=self.layout.names,
+            terms=self.terms,
+        )
+        records = RecordDict({**content, RECORD: instruction.record()})
+        return Message(records, dst_node_id=node, message_type="train", group_id=str(state.rounds_done + 1))
+
+    def _check(self, answer: Answer) -> None:
+        """Refuses an answer to something else, or a message that no honest client sends.
+
+        Raises:
+            BadInput: saying why.
+        """
+        state, mechanism = self.state, self.state.mechanism
+        for name, asked in (("experiment", state.experiment), ("attempt", state.attempt), ("round", state.rounds_done)):
+            if getattr(answer, name) != asked:
+                raise BadInput("reply", f" is to another {name} ({getattr(answer, name)!r:.50}, not {asked!r}).")
+        wanted = mechanism.trust == "central" or state.transmits(answer.client)
+        if (answer.message is not None) != wanted:
+            raise BadInput("reply", " holds no message." if wanted else " holds a message that nobody asked for.")
+        if answer.message is None:
+            return
+        if answer.message.shape != (self.layout.d,):
+            raise BadInput("reply", f" holds a message of shape {tuple(answer.message.shape)}, not ({self.layout.d},).")
+        norm = float(row_norms(answer.message[None].double())[0])
+        if not norm <= _longest(mechanism.bound, mechanism.noise_std if mechanism.trust == "local" else 0.0, self.layout.d):
+            raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
+
+    def _current(self) -> ArrayRecord:
+        if not bool(self.state.x.isfinite().all()):
+            raise TrainingFailed(f"round {self.state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local_lr.")
+        return self.layout.arrays(self.state.x, self.arrays)
+
+
+def _longest(bound: float, std: float, d: int) -> float:
+    """What the norm of an honest message exceeds with a probability below e^-50: Gaussian norms concentrate (√d + t, e^(−t²/2))."""
+    return min(bound, LARGEST) * (1 + 1e-6) + std * (math.sqrt(d) + 10.0)
+
+
+def _evaluated(evaluate: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:
+    found = evaluate(current, arrays) if evaluate else None
+    if found is None:
+        return {}
+    result.evaluate_metrics_serverapp[current] = found
+    return dict(found)

@@ -1,0 +1,123 @@
+"""The terms of an experiment: what its server and its clients agree on, and from which each of them makes the mechanism."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from normec.algorithms import Algorithm
+from normec.algorithms.base import REGISTRY
+from normec.errors import BadInput
+from normec.participation import Full, Participation, participation_from_table
+from normec.privacy import Mechanism, Privacy
+from normec.promise import mechanism_for
+from normec.settings import Count, Positive, Settings, choose
+
+
+class Sizes(Settings):
+    """local_lr: γ, of a client's whole local update. clients: M. rounds: K. parameters: d."""
+
+    local_lr: Positive
+    clients: Count
+    rounds: Count
+    parameters: Count
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The settings that decide what a client sends and how it is protected; none of them may change in an experiment."""
+
+    algorithm: Algorithm
+    participation: Participation
+    privacy: Privacy
+    sizes: Sizes
+
+    @classmethod
+    def settled(cls, algorithm: Algorithm, participation: Participation, privacy: Privacy, sizes: Sizes) -> Terms:
+        """The terms with the noise multiplier that a promised ε needs, and the rounds that `stop_at` leaves.
+
+        Raises:
+            BadInput: for terms that no deployment can keep, naming the setting.
+        """
+        _check_trust(privacy)
+        _check_algorithm(algorithm)
+        if privacy.trust == "none":
+            return cls(algorithm, participation, privacy, sizes)
+        asked = cls(algorithm, participation, privacy.model_copy(update={"noise": "secure"}), sizes)
+        mechanism, delta = asked._mechanism()
+        found = {"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": delta}
+        sizes = sizes.model_copy(update={"rounds": mechanism.rounds})
+        return cls(algorithm, participation, asked.privacy.model_copy(update=found), sizes)
+
+    def mechanism(self) -> Mechanism:
+        """The mechanism, made anew from the terms: nobody has to believe another's bound."""
+        return self._mechanism()[0]
+
+    def _mechanism(self) -> tuple[Mechanism, float | None]:
+        sizes = self.sizes
+        return mechanism_for(
+            self.privacy, self.algorithm, self.participation, clients=sizes.clients, rounds=sizes.rounds, d=sizes.parameters
+        )
+
+    def own_account(self) -> Mechanism:
+        """The mechanism as a client accounts for it: where it adds the noise itself, it counts its own releases, unsampled."""
+        mechanism = self.mechanism()
+        return replace(mechanism, participation=Full()) if mechanism.trust == "local" else mechanism
+
+    def table(self) -> dict[str, Any]:
+        """Plain values, which `read` turns back."""
+        return {
+            "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
+            "participation": {"scheme": self.participation.scheme, **self.participation.table()},
+            "privacy": self.privacy.table(),
+            "sizes": self.sizes.table(),
+        }
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(self.table(), sort_keys=True)
+
+    @classmethod
+    def read(cls, text: str) -> Terms:
+        """Terms that another party wrote. An algorithm must be registered here already: nothing is imported by its name.
+
+        Raises:
+            BadInput: for terms that are malformed, or that no deployment can keep.
+        """
+        try:
+            table = json.loads(text)
+            algorithm = dict(table["algorithm"])
+            kind = choose("algorithm.name", algorithm.pop("name", None), REGISTRY)
+            terms = cls(
+                kind.from_table("algorithm", algorithm),
+                participation_from_table(table["participation"]),
+                Privacy.from_table("privacy", table["privacy"]),
+                Sizes.from_table("sizes", table["sizes"]),
+            )
+        except BadInput:
+            raise
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInput("terms", f" are malformed ({type(error).__name__}: {error}).") from None
+        _check_trust(terms.privacy)
+        _check_algorithm(terms.algorithm)
+        if terms.privacy.epsilon is not None or terms.privacy.stop_at is not None:
+            raise BadInput("terms", " name an ε to be calibrated. Give the noise multiplier.")
+        if terms.privacy.trust != "none" and terms.privacy.noise != "secure":
+            raise BadInput("privacy.noise", f"={terms.privacy.noise!r} is for simulation. What leaves a process needs noise='secure'.")
+        return terms
+
+
+def _check_trust(privacy: Privacy) -> None:
+    if privacy.trust == "secagg":
+        problem = "='secagg' needs a sum that hides every message from the server, and no secure aggregation at hand does so:"
+        raise BadInput("privacy.trust", f"{problem} Flower's draws its masks from 32-bit seeds. Use 'local' or 'central'.")
+
+
+def _check_algorithm(algorithm: Algorithm) -> None:
+    """Refuses what a train function that knows nothing of the algorithm cannot do."""
+    if type(algorithm).correction is not Algorithm.correction or algorithm.proximal > 0 or algorithm.vectors_down > 1:
+        problem = f"={algorithm.name!r} changes each local step, and a deployment calls the train function as it is."
+        raise BadInput("algorithm.name", f"{problem} Use another algorithm, or simulate it.")
+    if algorithm.starts_from_updates:
+        raise BadInput("algorithm.init", "='local' releases a first update of each client. Use init='zero' in a deployment.")
