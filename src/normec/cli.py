@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normec.commands import experiments
+from normec.commands import experiments, flower
 from normec.commands.answers import answer, split
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
@@ -223,6 +223,8 @@ app.command()(experiments.compare)
 app.command()(experiments.sweep)
 app.command()(experiments.paper)
 app.command()(experiments.report)
+app.command()(flower.flower_app)
+app.command()(flower.flower_run)
 
 
 def main() -> None:

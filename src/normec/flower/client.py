@@ -23,7 +23,7 @@ from normec.noise import to_lattice
 from normec.privacy import Mechanism
 from normec.streams import Streams
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 
 Next = Callable[[Message, Context], Message]
 

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from normec.errors import BadInput, NormecError, count
 from normec.flower.wire import Answer
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 
 POLL = 1.0
 """Seconds between two looks for nodes that have connected."""

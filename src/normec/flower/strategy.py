@@ -27,7 +27,7 @@ from normec.operators import row_norms
 from normec.participation import Full, Participation
 from normec.privacy import Privacy
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 
 LARGEST = 3e38
 """Of the norms that float32 holds; no honest message is longer."""

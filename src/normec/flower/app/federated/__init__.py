@@ -1,0 +1,1 @@
+"""Handwritten digits, learned by a federation of nodes that keep their data."""

@@ -1,0 +1,259 @@
+"""A whole federation on this machine, over loopback: to try an app before it goes out (`normec flower-run`).
+
+A SuperLink with TLS, a SuperNode with its own key for each client, and `flwr run`, as separate processes whose files lie in one
+folder. A token in the environment marks all that a process starts; everything is ended by pid, whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as ser
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from normec.errors import NormecError
+
+Config = Mapping[str, str | int | float | bool]
+
+
+def certificates(folder: Path, nodes: int) -> Path:
+    """Write ca.crt, server.crt, server.key (for 127.0.0.1 and localhost, one day) and P-384 keys node0, node0.pub, ... for SuperNodes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pem, ssh, plain, now = ser.Encoding.PEM, ser.PrivateFormat.OpenSSH, ser.NoEncryption(), datetime.datetime.now(datetime.UTC)
+    day, ca_key, key = datetime.timedelta(1), *(ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer, subject = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in ("test CA", "localhost"))
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+
+    def sign(name: x509.Name, public: ec.EllipticCurvePublicKey, ca: bool) -> bytes:
+        new = x509.CertificateBuilder(issuer, name, public, x509.random_serial_number(), now - day, now + day)
+        new = new.add_extension(x509.BasicConstraints(ca=ca, path_length=None), True)
+        new = new.add_extension(x509.KeyUsage(True, False, False, False, False, ca, ca, False, False), True)
+        new = new.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
+        new = new.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
+        return (new if ca else new.add_extension(names, False)).sign(ca_key, hashes.SHA256()).public_bytes(pem)
+
+    files = {"ca.crt": sign(issuer, ca_key.public_key(), True), "server.crt": sign(subject, key.public_key(), False)}
+    files["server.key"] = key.private_bytes(pem, ser.PrivateFormat.PKCS8, plain)
+    for i in range(nodes):
+        node = ec.generate_private_key(ec.SECP384R1())
+        files[f"node{i}"] = node.private_bytes(pem, ssh, plain)
+        files[f"node{i}.pub"] = node.public_key().public_bytes(ser.Encoding.OpenSSH, ser.PublicFormat.OpenSSH)
+    for name, data in files.items():
+        (folder / name).touch(mode=0o600)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def free_port() -> int:
+    """Return a TCP port of loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def until(condition: Callable[[], object], timeout: float, what: str) -> None:
+    """Wait for the condition, at most `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {timeout:.0f} s")
+        time.sleep(0.05)
+
+
+class Process:
+    """One Flower command (not started yet) with everything it spawns, its log file and its private FLWR_HOME."""
+
+    def __init__(self, folder: Path, name: str, extra: Mapping[str, str], home: Path | None = None) -> None:
+        self.folder, self.name, self.log, self.home = folder, name, folder / f"{name}.log", home or folder / f"home-{name}"
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.offset, self.token, path = 0, uuid.uuid4().hex, sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
+        self.environment = os.environ | {"FLWR_HOME": str(self.home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "PATH": path}
+        self.environment |= {"PYTHONUNBUFFERED": "1", "NORMEC_LOOPBACK": self.token, **extra}
+
+    def launch(self, *command: str | Path) -> None:
+        """Start the command in a session of its own; its output is appended to the log."""
+        with self.log.open("ab") as log:
+            self.offset = log.tell()
+            self.popen = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,  # noqa: S603
+                                          cwd=self.folder, start_new_session=True)  # fmt: skip
+
+    def text(self) -> str:
+        """Return what was logged since the last start (the file `log` keeps everything)."""
+        return self.log.read_bytes()[self.offset :].decode(errors="replace") if self.log.exists() else ""
+
+    def until(self, pattern: str, timeout: float, begin: Callable[[], None] | None = None, again: str = "") -> re.Match[str]:
+        """Wait until the log matches the pattern. Where the command ended without it: begin (anew, if its log shows `again`), or raise."""
+        end = time.monotonic() + timeout
+        while True:
+            if begin and not self.alive():
+                begin()
+            until(lambda: re.search(pattern, self.text()) or not self.alive(), end - time.monotonic(), f"{pattern!r} in {self.log}")
+            if found := re.search(pattern, self.text()):
+                return found
+            self.kill()
+            if not (begin and re.search(again, self.text())):
+                raise RuntimeError(f"{self.name} ended without {pattern!r}:\n{self.text()[-2000:]}")
+
+    def alive(self) -> bool:
+        """Say whether the command itself still runs."""
+        return self.popen is not None and self.popen.poll() is None
+
+    def pids(self) -> list[int]:
+        """Return the pids of the command and of everything it spawned that still runs, orphans and other sessions included."""
+        found, mark = [], f"NORMEC_LOOPBACK={self.token}".encode()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+    def kill(self, first: signal.Signals = signal.SIGKILL, timeout: float = 10) -> None:
+        """End the command and all its descendants with SIGKILL, as a power failure would."""
+        if self.popen is not None and self.alive():
+            os.killpg(self.popen.pid, first)  # start_new_session: the group's id is the pid
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(timeout)
+        for pid in (pid for _ in range(100) for pid in self.pids()):  # until none is left
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not (self.alive() or self.pids()), timeout, f"the end of {self.name}")
+
+    def stop(self) -> None:
+        """End the command as Ctrl-C would (a SuperNode says goodbye), then kill whatever is left."""
+        self.kill(signal.SIGINT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+
+class Link(Process):
+    """A `flower-superlink` with TLS, SuperNode authentication and a database that survives it; start it again: the port stays."""
+
+    def __init__(self, folder: Path, certs: Path, extra: Mapping[str, str]) -> None:
+        super().__init__(folder, "link", extra)
+        self.certs, self.extra, self.port = certs.resolve(), extra, 0
+
+    def start(self, timeout: float = 60) -> Self:
+        """Start and wait until it serves; take another port where the first one was taken meanwhile."""
+        fixed = self.port
+
+        def begin() -> None:
+            self.port = fixed or free_port()
+            self.launch("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--ssl-ca-certfile", self.certs / "ca.crt",
+                        "--ssl-certfile", self.certs / "server.crt", "--ssl-keyfile", self.certs / "server.key", "--enable-supernode-auth",
+                        "--disable-runtime-dependency-installation", "--database", self.folder / "state.db")  # fmt: skip
+
+        self.until("Uvicorn running on https://", timeout, begin, "address already in use")
+        address = f'[superlink.test]\naddress = "127.0.0.1:{self.port}"\nroot-certificates = {json.dumps(str(self.certs / "ca.crt"))}\n'
+        (self.home / "config.toml").write_text(address)
+        return self
+
+    def flwr(self, *calls: Sequence[object]) -> str:
+        """Run `flwr` commands against this SuperLink, all in one process (each start costs seconds); return what they printed."""
+        code = f"from flwr.cli.app import app\nfor call in {[list(map(str, call)) for call in calls]}: app(call, standalone_mode=False)"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(  # noqa: S603 (our own arguments, no shell)
+            command, env=self.environment, capture_output=True, text=True, timeout=60, cwd=self.folder
+        )
+        if done.returncode:
+            raise RuntimeError(f"flwr {calls}:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def register(self, nodes: int) -> list[int]:
+        """Register the first SuperNodes' public keys; return their node ids."""
+        printed = self.flwr(*(["supernode", "register", self.certs / f"node{i}.pub", "test", "--format", "json"] for i in range(nodes)))
+        return [int(found) for found in re.findall(r'"node-id": "?(\d+)', printed)]
+
+
+class Node(Process):
+    """A `flower-supernode` of a Link, with the key of that number, a node config ('client-id="a" n=3') and further options."""
+
+    def __init__(self, link: Link, number: int, config: str = "", *options: str) -> None:
+        super().__init__(link.folder, f"node{number}", link.extra)
+        self.link, self.id, self.options = link, 0, [*(["--node-config", config] if config else []), *options]
+
+    def begin(self) -> None:
+        """Start without waiting, so that several nodes come up side by side."""
+        self.launch("flower-supernode", "--superlink", f"127.0.0.1:{self.link.port}", "--root-certificates", self.link.certs / "ca.crt",
+                    "--auth-supernode-private-key", self.link.certs / self.name, "--port", str(free_port()), *self.options)  # fmt: skip
+
+    def start(self, timeout: float = 90) -> Self:
+        """Start and wait for the SuperLink to accept the node; try again while it refuses (exit 305: it holds the last one for alive)."""
+        self.id = int(self.until(r"SuperNode ID: (\d+)", timeout, self.begin, "Exit Code: 305|address already in use")[1])
+        return self
+
+
+class Run(Process):
+    """A run that `flwr run --stream` submits and follows: its log is the ServerApp's. The app must know the config's keys."""
+
+    def __init__(self, link: Link, app: Path, config: Config | None = None) -> None:
+        super().__init__(link.folder, f"run-{uuid.uuid4().hex[:8]}", link.extra, link.home)
+        self.link, file = link, self.log.with_suffix(".toml")
+        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (config or {}).items()))
+        self.launch("flwr", "run", app.resolve(), "test", "--stream", *(("--run-config", file) if config else ()))
+
+    def state(self) -> str:
+        """Ask the SuperLink: pending, starting, running, finished:completed, finished:failed, finished:stopped; or refused."""
+        if found := re.search(r"Successfully started run (\d+)", self.text()):
+            listed = self.link.flwr(["list", "test", "--run-id", found[1], "--format", "json"])
+            return str(re.findall(r'"status": "(.*?)"', listed)[0])
+        return "refused"
+
+    def follow(self, show: Callable[[str], None], timeout: float) -> None:
+        """Shows the ServerApp's log as it grows, until the run ends.
+
+        Raises:
+            NormecError: where that takes longer than `timeout` seconds.
+        """
+        shown, end = 0, time.monotonic() + timeout
+        while (alive := self.alive()) or shown < len(self.text()):
+            text = self.text()
+            show(text[shown:])
+            shown = len(text)
+            if alive and time.monotonic() > end:
+                raise NormecError(f"the run did not end within {timeout:g} s and was stopped; its log is {self.log}")
+            time.sleep(0.2 if alive else 0)
+
+    def wait(self, timeout: float) -> tuple[str, str]:
+        """Wait for the end of the run; return its state and its log."""
+        until(lambda: not self.alive(), timeout, f"the end of the run, see {self.log}")
+        return self.state(), self.text()
+
+
+def run(link: Link, app: Path, config: Config | None = None, timeout: float = 120) -> tuple[str, str]:
+    """Submit an app and wait for its end; return the run's state and the ServerApp's log."""
+    with Run(link, app, config) as submitted:
+        return submitted.wait(timeout)
+
+
+@contextlib.contextmanager
+def federation(folder: Path, configs: Sequence[str], extra: Mapping[str, str] | None = None) -> Iterator[tuple[Link, list[Node]]]:
+    """Start a SuperLink and one registered SuperNode for each node config, side by side; end all processes whatever happens."""
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(Link(folder, certificates(folder / "certificates", len(configs)), extra or {})).start()
+        link.register(len(configs))
+        nodes = [stack.enter_context(Node(link, i, config)) for i, config in enumerate(configs)]
+        for node in nodes:
+            node.begin()
+        yield link, [node.start() for node in nodes]
