@@ -102,9 +102,11 @@ class Grid:
         return replies
 
 
-def owner(directory: Path, client: str, **limits: Any) -> dict[str, Any]:
-    """A node's config."""
-    return {"state-dir": str(directory / client), "client-id": client, **{key.replace("_", "-"): value for key, value in limits.items()}}
+def owner(directory: Path, client: str, trust: str = "local", **limits: Any) -> dict[str, Any]:
+    """A node's config, with a generous limit where it needs one and none is given."""
+    limits = limits or ({} if trust == "none" else {"max_epsilon": 100.0})
+    given = {"trust": trust, **{key.replace("_", "-"): value for key, value in limits.items()}}
+    return {"state-dir": str(directory / client), "client-id": client, **given}
 
 
 def arrays_of(vector: np.ndarray) -> ArrayRecord:

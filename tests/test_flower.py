@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from federation import Grid, Node, arrays_of, client_app, owner, size
 from normec.flower import ClientMod, Strategy
@@ -36,6 +39,7 @@ Y = (X.sum(1) > 0).long()
 SAMPLES = {f"c{i}": (X[i::3], Y[i::3]) for i in range(3)}
 NONE = normec.Privacy(trust="none")
 LOCAL = normec.Privacy(trust="local", noise_multiplier=1.0)
+NOISELESS = normec.Privacy(trust="local", noise_multiplier=0.0)
 CENTRAL = normec.Privacy(trust="central", noise_multiplier=1.0)
 
 
@@ -79,7 +83,7 @@ def memories(chosen: Strategy, directory: Path) -> torch.Tensor:
     """The clients' memories v (M, d) as their next instruction will find them."""
     found = []
     for client in chosen.state.clients:
-        with Keeper(Owner.of(owner(directory, client), {}), chosen.state.experiment, chosen.terms) as keeper:
+        with Keeper(Owner.of(owner(directory, client, "none")), chosen.state.experiment, chosen.terms) as keeper:
             found.append(keeper.settle(chosen.state.settled.get(client, "0" * 32))[0])
     return torch.stack(found)
 
@@ -135,7 +139,7 @@ def test_a_lost_message_leaves_the_servers_estimate_the_mean_of_the_memories(los
 @pytest.mark.parametrize("privacy", [LOCAL, CENTRAL, NONE], ids=["local", "central", "none"])
 def test_a_server_that_dies_between_or_within_rounds_goes_on_from_its_folder(privacy: normec.Privacy, tmp_path: Path) -> None:
     tiny = privacy if privacy.trust == "none" else privacy.model_copy(update={"noise_multiplier": 1e-5})
-    grid, killed = federation(tmp_path, tiny.trust), []
+    grid, killed = federation(tmp_path), []
 
     def dies(current: int, arrays: ArrayRecord) -> MetricRecord | None:
         if current == 3 and not killed:  # after the clients have answered, before the round is durable
@@ -195,13 +199,22 @@ def test_under_local_the_client_adds_the_noise_and_its_ledger_counts_what_left(t
 def test_under_central_nobody_on_the_network_sees_who_takes_part(tmp_path: Path) -> None:
     grid, sizes = federation(tmp_path, "central"), []
 
-    def weigh(instruction: dict[str, Any], reply: Message) -> Message:
+    stores: dict[int, Any] = {}
+
+    def upload(instruction: dict[str, Any], reply: Message) -> Message:
+        """As a SuperNode does: what the SuperLink holds of a round already is not sent again."""
         if instruction["task"] == "train":
-            sizes.append(size(reply.content))
+            store = stores.setdefault(instruction["round"], InMemoryObjectStore())
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            objects = get_all_nested_objects(reply)
+            wanted = store.preregister(1, get_object_tree(reply))
+            for key in wanted:
+                store.put(key, objects[key].deflate())
+            sizes.append((len(wanted), sum(len(objects[key].deflate()) for key in wanted)))
         return reply
 
     for node in grid.nodes.values():
-        node.spoil = weigh
+        node.spoil = upload
     chosen = strategy(tmp_path, CENTRAL, participation=normec.Poisson(0.5), algorithm=normec.FedNormEC(lazy=True))
     start(chosen, grid)
     assert len(sizes) == 3 * ROUNDS
@@ -222,20 +235,22 @@ def test_instructions_of_a_round_have_one_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "privacy", "said"),
     [
-        ({"trust": "local"}, CENTRAL, "privacy.trust='central' is less than this client's owner accepts"),
+        ({}, CENTRAL, "privacy.trust='central' is less than this client's owner accepts"),
         ({}, NONE, "privacy.trust='none' is less than this client's owner accepts"),
         ({"min_noise_multiplier": 1.5}, LOCAL, "privacy.noise_multiplier=1 is below the 1.5 that this client's owner asks for"),
         ({"min_noise_multiplier": 1.5, "trust": "none"}, NONE, "privacy.noise_multiplier=0 is below the 1.5"),
         ({"max_epsilon": 3.0}, LOCAL, "max-epsilon=3 of this client's owner does not allow another release: with it ε = 4.377"),
         ({"max_epsilon": 3.0, "trust": "central"}, CENTRAL, "max-epsilon=3 of this client's owner does not allow another release"),
-        ({"max_epsilon": 3.0, "trust": "none"}, NONE, "privacy spends ε = ∞, and this client's owner allows 3"),
+        ({"max_epsilon": 3.0, "trust": "none"}, NONE, "privacy spends ε = ∞, and this client's owner has set limits"),
+        ({"max_epsilon": 3.0}, NOISELESS, "privacy spends ε = ∞, and this client's owner has set limits"),
+        ({"min_noise_multiplier": 0.5, "adjacency": "replace-one"}, LOCAL, "privacy.adjacency='zero-out' protects less"),
     ],
 )
 def test_a_stricter_owner_refuses_before_any_training_and_the_server_says_so(
     limits: dict[str, Any], privacy: normec.Privacy, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("normec.flower.roster.LAST_CALL", 0.0)
-    grid = federation(tmp_path, privacy.trust)
+    grid = federation(tmp_path)
     grid.nodes[12].config = owner(tmp_path, "c2", **limits)
     with pytest.raises(NormecError, match="2 clients of 3 came") as error:
         start(strategy(tmp_path, privacy), grid)
@@ -278,6 +293,12 @@ def without_record(reply: Message) -> Message:
     return reply
 
 
+def archive() -> Array:
+    file = io.BytesIO()
+    np.savez(file, message=np.zeros(D, np.float32))
+    return Array("float32", (D,), "numpy.ndarray", file.getvalue())
+
+
 SPOILED: dict[str, Callable[[Message], Message]] = {
     "nan": lambda reply: with_array(reply, np.full(D, np.nan, np.float32)),
     "infinite": lambda reply: with_array(reply, np.full(D, np.inf, np.float32)),
@@ -294,6 +315,10 @@ SPOILED: dict[str, Callable[[Message], Message]] = {
     "numbers for words": lambda reply: message_of(reply, client=3),
     "metrics of its own": lambda reply: with_record(reply, "metrics", MetricRecord({"num-examples": 10**9})),
     "no answer": without_record,
+    "a truth for a number": lambda reply: message_of(reply, round=True),
+    "endless words": lambda reply: message_of(reply, client="c" * 10**5),
+    "an archive": lambda reply: with_record(reply, f"{RECORD}.message", ArrayRecord({"message": archive()})),
+    "norm beyond float32": lambda reply: with_array(reply, np.full(D, 1e38, np.float32)),
 }
 
 
@@ -321,7 +346,7 @@ def test_two_nodes_with_one_name_and_strangers_are_turned_away(tmp_path: Path, m
     monkeypatch.setattr("normec.flower.roster.LAST_CALL", 0.0)
     grid = federation(tmp_path)
     app = grid.nodes[10].app
-    grid.nodes[12] = Node(app, owner(tmp_path / "copy", "c1", trust="none"))
+    grid.nodes[12] = Node(app, owner(tmp_path / "copy", "c1", "none"))
     with pytest.raises(NormecError, match="another node speaks for client 'c1' already"):
         start(strategy(tmp_path), grid)
     fresh = federation(tmp_path)
@@ -345,7 +370,7 @@ def test_a_node_that_comes_back_under_another_number_goes_on(tmp_path: Path) -> 
             grid.nodes[77] = grid.nodes.pop(11)
 
     result = start(chosen, grid, evaluate_fn=restart)
-    assert {counts["answered"] for counts in result.train_metrics_clientapp.values()} == {3}
+    assert [result.train_metrics_clientapp[k]["answered"] for k in range(1, ROUNDS + 1)] == [3, 3, 2, 3, 3]
     torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
 
 
@@ -358,13 +383,188 @@ def handed(grid: Grid, node: int, content: RecordDict, kind: str = "train") -> M
 def test_a_server_cannot_turn_privacy_off_by_leaving_out_the_instruction(kind: str, tmp_path: Path) -> None:
     grid = federation(tmp_path, "central")
     reply = handed(grid, 10, RecordDict({"arrays": ArrayRecord(START), "config": ConfigRecord()}), kind)
-    assert "without normec's instruction" in reply.content[RECORD]["refused"]
+    assert f"a {kind} message without one is not answered" in reply.content[RECORD]["refused"]
     assert not reply.content.array_records and not reply.content.metric_records
 
 
-def test_an_owner_who_asks_for_no_protection_may_use_other_strategies(tmp_path: Path) -> None:
-    reply = handed(federation(tmp_path, "none"), 10, RecordDict({"arrays": ArrayRecord(START), "config": ConfigRecord()}))
-    assert "metrics" in reply.content
+def test_an_owner_who_asks_for_no_protection_may_use_other_strategies_and_no_limit_holds_afterwards(tmp_path: Path) -> None:
+    plain = RecordDict({"arrays": ArrayRecord(START), "config": ConfigRecord()})
+    assert "not answered" in handed(federation(tmp_path, "none", max_epsilon=5.0), 10, plain.copy()).content[RECORD]["refused"]
+    assert "metrics" in handed(federation(tmp_path, "none"), 10, plain).content
+    with pytest.raises(NormecError, match="cannot hold any more: messages have left without protection before"):
+        start(strategy(tmp_path, LOCAL, wait=0.0), federation(tmp_path, max_epsilon=50.0))
+
+
+def test_after_a_run_without_privacy_no_limit_of_epsilon_holds(tmp_path: Path) -> None:
+    start(strategy(tmp_path), federation(tmp_path))
+    with pytest.raises(NormecError, match="cannot hold any more: messages have left without protection before"):
+        start(strategy(tmp_path, LOCAL, folder=tmp_path / "second", wait=0.0), federation(tmp_path, "local", max_epsilon=50.0))
+
+
+def failing(grid: Grid, node: int, on: int, error: Exception) -> None:
+    """Lets a node's train function raise at its call number `on`, counted from 1."""
+    app, calls = ClientApp(mods=[ClientMod()]), []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        calls.append(1)
+        if len(calls) == on:
+            raise error
+        moved = {name: Array(array.numpy() + 0.1) for name, array in message.content["arrays"].items()}
+        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    grid.nodes[node].app = app
+
+
+@pytest.mark.parametrize("error", [ValueError("row 7: Jane Doe"), BadInput("targets", ": Jane Doe"), MemoryError()], ids=repr)
+@pytest.mark.parametrize("on", [1, 3])
+def test_what_a_train_function_fails_of_does_not_leave_the_client_nor_that_it_failed(error: Exception, on: int, tmp_path: Path) -> None:
+    grid = federation(tmp_path, "local")
+    failing(grid, 11, on, error)
+    chosen = strategy(tmp_path, LOCAL)
+    result = start(chosen, grid)
+    assert [result.train_metrics_clientapp[k]["answered"] for k in range(1, ROUNDS + 1)] == [3] * ROUNDS
+    assert not any(reply.has_error() or reply.content[RECORD]["refused"] for reply in grid.heard)
+    assert "Jane" not in repr([reply.content for reply in grid.heard])
+    assert releases(tmp_path) == dict.fromkeys(SAMPLES, ROUNDS)
+
+
+@pytest.mark.parametrize("on", [1, 3])
+def test_without_privacy_a_failure_is_an_error_and_the_client_goes_on_afterwards(on: int, tmp_path: Path) -> None:
+    grid = federation(tmp_path)
+    failing(grid, 11, on, ValueError("a bug"))
+    chosen = strategy(tmp_path)
+    result = start(chosen, grid)
+    assert [result.train_metrics_clientapp[k]["absent"] for k in range(1, ROUNDS + 1)] == [int(k == on) for k in range(1, ROUNDS + 1)]
+    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+
+
+def test_a_client_killed_before_its_first_memory_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, propose, killed = federation(tmp_path, "local"), Keeper.propose, []
+
+    def killed_once(self: Keeper, attempt: str, memory: Any) -> None:
+        if self.owner.client_id == "c1" and not killed:
+            killed.append(1)
+            raise RuntimeError("killed")
+        propose(self, attempt, memory)
+
+    monkeypatch.setattr(Keeper, "propose", killed_once)
+    result = start(strategy(tmp_path, LOCAL), grid)
+    assert [result.train_metrics_clientapp[k]["answered"] for k in range(1, ROUNDS + 1)] == [2, 3, 3, 3, 3]
+    assert releases(tmp_path) == dict.fromkeys(SAMPLES, ROUNDS)
+
+
+def test_an_instruction_that_comes_twice_or_late_moves_nothing(tmp_path: Path) -> None:
+    grid, chosen, kept = federation(tmp_path), strategy(tmp_path), []
+    app = grid.nodes[11].app
+
+    def twice(message: Message, context: Context) -> Message:
+        content = RecordDict({name: record.copy() for name, record in message.content.items()})
+        if content[RECORD]["task"] == "train":
+            kept.append(content)
+        reply = app(message, context)
+        for late in kept[-2:]:  # this one again, and the one before
+            again = Message(RecordDict({name: record.copy() for name, record in late.items()}), dst_node_id=11, message_type="train")
+            again.metadata.__dict__["_message_id"] = "again"
+            assert "is not newer than" in app(again, context).content[RECORD]["refused"]
+        return reply
+
+    grid.nodes[11].app = twice  # type: ignore[assignment]
+    start(chosen, grid)
+    assert len(kept) == ROUNDS
+    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("limit", "affordable"), [(4.5, 1), (8.5, 3), (2.0, 0)])
+def test_the_experiments_own_limit_holds_at_the_server_and_at_the_client(limit: float, affordable: int, tmp_path: Path) -> None:
+    privacy = normec.Privacy(trust="local", noise_multiplier=1.0, client_limit=limit)
+    if not affordable:
+        with pytest.raises(BadInput, match="does not allow a client a single round"):
+            start(strategy(tmp_path, privacy), federation(tmp_path, "local"))
+        return
+    chosen, grid = strategy(tmp_path, privacy), federation(tmp_path, "local")
+    start(chosen, grid)
+    assert releases(tmp_path) == dict.fromkeys(SAMPLES, affordable)
+    chosen.state.cohort, chosen.state.attempt, chosen.state.rounds_done = np.ones(3, bool), "f" * 32, 4
+    greedy = chosen._message(10, "c0", {"arrays": ArrayRecord(START)}).content
+    assert "privacy.client_limit" in handed(grid, 10, greedy).content[RECORD]["refused"]
+    assert releases(tmp_path)["c0"] == affordable
+
+
+def test_a_node_that_restarts_while_its_old_self_is_still_listed_is_asked_again(tmp_path: Path) -> None:
+    grid, chosen = federation(tmp_path), strategy(tmp_path)
+
+    def restart(current: int, arrays: ArrayRecord) -> None:
+        if current == 1:
+            grid.nodes[77] = Node(grid.nodes[11].app, grid.nodes[11].config)
+            grid.nodes[11].spoil = lambda instruction, reply: None
+        if current == 2:
+            del grid.nodes[11]
+
+    result = start(chosen, grid, rounds=8, evaluate_fn=restart)
+    assert [result.train_metrics_clientapp[k]["answered"] for k in (1, 2, 7, 8)] == [3, 2, 3, 3]
+
+
+def test_without_anyone_connected_no_round_is_spent_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    grid, chosen = federation(tmp_path, "local"), strategy(tmp_path, LOCAL)
+    gone = dict(grid.nodes)
+
+    def leave(current: int, arrays: ArrayRecord) -> None:
+        if current == 2:
+            grid.nodes.clear()
+
+    with pytest.raises(NormecError, match="the experiment cannot go on: 0 clients of 1 came"):
+        start(chosen, grid, evaluate_fn=leave)
+    assert read(tmp_path / "server" / "ledger.jsonl").counted() == 2
+    grid.nodes.update(gone)
+    again = strategy(tmp_path, LOCAL)
+    start(again, grid)
+    assert again.state.rounds_done == ROUNDS
+
+
+def test_a_run_ends_when_nobody_gives_an_answer_that_counts(tmp_path: Path) -> None:
+    grid = federation(tmp_path)
+    for node in grid.nodes.values():
+        node.spoil = lambda instruction, reply: message_of(reply, round=9) if instruction["task"] == "train" else reply
+    with pytest.raises(NormecError, match=r"in 3 rounds running no client has given an answer that counts\..*to another round"):
+        start(strategy(tmp_path), grid)
+
+
+def test_of_more_nodes_than_clients_the_first_by_name_are_the_experiments(tmp_path: Path) -> None:
+    grid = federation(tmp_path)
+    grid.nodes[13] = Node(client_app(linear, {**SAMPLES, "a0": SAMPLES["c0"]}), owner(tmp_path, "a0", "none"))
+    chosen = strategy(tmp_path)
+    result = start(chosen, grid)
+    assert chosen.state.clients == ("a0", "c0", "c1")
+    assert {counts["answered"] for counts in result.train_metrics_clientapp.values()} == {3}
+
+
+def test_a_node_that_is_set_up_wrongly_says_so_at_the_server(tmp_path: Path) -> None:
+    grid = federation(tmp_path)
+    grid.nodes[11].config = {"client-id": "c1"}
+    with pytest.raises(NormecError, match="node 11: node-config: state-dir is missing"):
+        start(strategy(tmp_path, wait=0.0), grid)
+
+
+def test_settings_may_change_as_long_as_no_round_has_begun(tmp_path: Path) -> None:
+    grid = federation(tmp_path, "local", min_noise_multiplier=2.0)
+    with pytest.raises(NormecError, match="noise_multiplier=1 is below the 2"):
+        start(strategy(tmp_path, LOCAL, wait=0.0), grid)
+    start(strategy(tmp_path, LOCAL.model_copy(update={"noise_multiplier": 2.0})), grid)
+
+
+def test_a_server_killed_before_its_first_checkpoint_starts_afresh(tmp_path: Path) -> None:
+    def dies(current: int, arrays: ArrayRecord) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "server" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "server" / "metrics.jsonl").write_text('{"round": 0}\n')
+    with pytest.raises(KeyboardInterrupt):
+        start(strategy(tmp_path), federation(tmp_path), evaluate_fn=dies)
+    for _ in range(2):
+        chosen = strategy(tmp_path)
+        start(chosen, federation(tmp_path))
+    assert [row["round"] for row in chosen.state.rows] == list(range(ROUNDS + 1))
 
 
 def instruction(tmp_path: Path, **changes: Any) -> tuple[Grid, RecordDict]:
@@ -388,7 +588,10 @@ def instruction(tmp_path: Path, **changes: Any) -> tuple[Grid, RecordDict]:
         ({"round": "1"}, "round='1' is none of"),
         ({"terms": "{"}, "terms are malformed"),
         ({"terms": '{"algorithm": {"name": "os:system"}}'}, "algorithm.name='os:system' is not known"),
-        ({"settled": "e" * 32}, "the server has counted attempt e+ and state-dir/[0-9a-f]+/memory.safetensors does not hold it"),
+        (
+            {"settled": "e" * 32, "attempt": "f" * 32},
+            "the server has counted attempt e+ and state-dir/c0/[0-9a-f]+/memory.safetensors does not hold it",
+        ),
     ],
 )
 def test_a_malformed_instruction_is_refused_in_one_sentence(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -476,16 +679,18 @@ def test_arrays_that_are_not_trained_stay_and_whole_numbers_are_refused(tmp_path
         ({"client-id": "a"}, "node-config: state-dir is missing"),
         ({"state-dir": "/tmp/x", "client-id": "../b"}, "node-config: client-id='../b' must be up to 64 letters"),
         ({"state-dir": "/tmp/x", "client-id": "a", "trust": "nobody"}, "node-config: trust='nobody' must be"),
+        ({"state-dir": "/tmp/x", "client-id": "a"}, "node-config: max-epsilon is missing: with trust='local' say what ε"),
+        ({"state-dir": "/tmp/x", "client-id": "a", "min-noise-multiplier": 0.0}, "node-config: max-epsilon is missing"),
+        ({"state-dir": "/tmp/x", "client-id": "a", "max-epsilom": 3.0}, "node-config: max-epsilom is not known. Did you mean max-epsilon?"),
+        (
+            {"state-dir": "/tmp/x", "client-id": "a", "min-noise": 3.0},
+            "node-config: min-noise is not known. Did you mean min-noise-multiplier?",
+        ),
         ({"state-dir": "/tmp/x", "client-id": "a", "max-epsilon": float("nan")}, "node-config: max-epsilon=nan must be"),
         ({"state-dir": "/tmp/x", "client-id": "a", "min-noise-multiplier": -1.0}, "node-config: min-noise-multiplier=-1.0 must be"),
     ],
 )
 def test_an_owner_who_is_misunderstood_is_told_so(config: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput) as error:
-        Owner.of(config, {})
+        Owner.of(config)
     assert str(error.value).startswith(said)
-
-
-def test_what_the_node_says_goes_before_what_the_app_says() -> None:
-    found = Owner.of({"state-dir": "/tmp/x", "client-id": 7, "trust": "local", "partition-id": 0}, {"trust": "none", "max_epsilon": 2})
-    assert (found.client_id, found.trust, found.max_epsilon) == ("7", "local", 2.0)

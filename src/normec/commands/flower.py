@@ -29,6 +29,7 @@ def flower_run(
     changes: Annotated[list[str] | None, typer.Argument(metavar="[key=value …]", help="Changes to the app's config.")] = None,
     clients: Annotated[int, typer.Option(min=1, max=100, metavar="M", help="How many nodes to start.")] = 3,
     owners: Annotated[str, typer.Option(metavar="TRUST", help="What each node's owner accepts at least: local, central or none.")] = "none",
+    max_epsilon: Annotated[float, typer.Option(metavar="ε", help="What each owner's client may spend, unless owners is none.")] = 10.0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="For certificates, states, logs; a run goes on with what lies there.")] = Path(
         "loopback"
     ),
@@ -54,11 +55,12 @@ def flower_run(
     settings = {"clients": clients, "folder": str(folder / "experiment"), **parse_assignments(changes or [])}
     names = [f"node{i}" for i in range(clients)]
     states = [f'partition-id={i} client-id="{name}" state-dir={json.dumps(str(folder / name))}' for i, name in enumerate(names)]
+    limits = f'trust="{owners}"' + (f" max-epsilon={max_epsilon}" if owners != "none" else "")
     with making(folder):
         lock = Lock(folder, f"another federation is at work in {out}")
     with lock, contextlib.ExitStack() as started:
         with progress(f"starting a SuperLink and {clients} SuperNodes"):
-            link, _ = started.enter_context(federation(folder, [f'{state} trust="{owners}"' for state in states]))
+            link, _ = started.enter_context(federation(folder, [f"{state} {limits}" for state in states]))
         run = started.enter_context(Run(link, app, settings))
         run.follow(lambda text: typer.echo(text, nl=False), timeout)
         state = run.state()

@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from normec.algorithms import client_step
 from normec.errors import BadInput
 from normec.flower.keeper import Keeper
 from normec.flower.owner import Owner
+from normec.flower.terms import Terms
 from normec.flower.wire import RECORD, Answer, Instruction, Layout
 from normec.noise import to_lattice
 from normec.privacy import Mechanism
@@ -33,68 +33,93 @@ class ClientMod:
 
     The train function receives the model's arrays and returns them moved; what leaves the client is its algorithm's message:
     bounded, compensated by the memory, noised by this client under trust "local". Nothing else leaves: metrics that the
-    function returns would tell of the data without noise, and are dropped. The memory lies in the owner's directory
-    (`Owner`); what this node's config says goes before what the app gives here, in the names of `Owner`.
-    """
+    function returns would tell of the data without noise, and are dropped; where it fails, the message is zero, with its
+    noise. The memory lies in the owner's directory, and the node's config holds the owner's limits (`Owner`).
 
-    def __init__(self, **otherwise: Any) -> None:
-        self.otherwise = otherwise
+    On the app, and not on its train function alone: there it would not see what the other functions answer.
+    """
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answers one message of the server; a refusal is an answer too."""
-        owner = Owner.of(dict(context.node_config), self.otherwise)
-        if RECORD not in message.content.config_records:
-            return self._pass(message, context, call_next, owner)
+        answer = Answer("", "", 0, "")
         try:
+            owner = Owner.of(context.node_config)
+            answer = replace(answer, client=owner.client_id)
+            if RECORD not in message.content.config_records:
+                _check_unprotected(message, owner)
+                return call_next(message, context)
             instruction = Instruction.read(message.content.config_records[RECORD])
-        except BadInput as error:
-            log.warning("refused: %s", error)
-            return Answer(owner.client_id, "", 0, "", refused=str(error)).reply(message)
-        answer = Answer(owner.client_id, instruction.experiment, instruction.round, instruction.attempt)
-        try:
+            answer = Answer(owner.client_id, instruction.experiment, instruction.round, instruction.attempt)
             with Keeper(owner, instruction.experiment, instruction.terms) as keeper:
                 keeper.check()
                 if instruction.task == "train":
                     answer = _train(message, context, call_next, keeper, instruction)
         except BadInput as error:
             log.warning("refused: %s", error)
-            answer = replace(answer, refused=str(error).replace(str(owner.folder), "state-dir"))
+            answer = replace(answer, refused=_without_paths(str(error), context))
+        except OSError as error:  # a full disk; its words would tell the server of this machine
+            log.exception("this client cannot keep its state")
+            answer = replace(answer, refused=f"this client cannot keep its state ({type(error).__name__}). Its log says why.")
         return answer.reply(message)
 
-    def _pass(self, message: Message, context: Context, call_next: Next, owner: Owner) -> Message:
-        """What normec's server did not send reaches the app only where the owner asks for no protection."""
-        if owner.trust == "none":
-            return call_next(message, context)
-        problem = f"a {message.metadata.message_type} message without normec's instruction is not answered where trust={owner.trust!r}"
-        log.warning("refused: %s", problem)
-        return Answer(owner.client_id, "", 0, "", refused=f"{problem}: nothing would protect the answer.").reply(message)
+
+def _check_unprotected(message: Message, owner: Owner) -> None:
+    """What normec's server did not send reaches the app only where the owner asks for no protection.
+
+    Raises:
+        BadInput: where the owner does.
+    """
+    if owner.trust != "none" or owner.limited:
+        kind = message.metadata.message_type
+        problem = f": a {kind} message without one is not answered, since nothing would protect the answer. Use normec's Strategy."
+        raise BadInput("instruction", problem)
+    owner.mark_unprotected()
+
+
+def _without_paths(text: str, context: Context) -> str:
+    directory = str(context.node_config.get("state-dir", context.node_config.get("state_dir", "")))
+    return text.replace(directory, "state-dir") if directory else text
 
 
 def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:
     """One round of a client: steps 1 to 3 of Algorithm 1, for one row."""
-    terms, mechanism = instruction.terms, instruction.terms.mechanism()
-    memory = keeper.settle(instruction.settled)
-    hidden = mechanism.trust == "central"  # who transmits: the others send zeros of the same size
-    ledger = keeper.intend(instruction.round) if hidden or (instruction.transmits and mechanism.trust != "none") else None
-
-    received = _only_arrays(message)
+    terms, mechanism, received = instruction.terms, instruction.terms.mechanism(), _only_arrays(message)
     layout = Layout.of(received, instruction.names)
     if layout.d != terms.sizes.parameters:
         raise BadInput("arrays", f" hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}.")
-    x = layout.flat(received)
-    del message.content[RECORD]
-    y = layout.flat(_only_arrays(call_next(message, context)))
-    scale = terms.algorithm.update_scale(terms.sizes.local_lr) / terms.sizes.local_lr
-    update = (x - y).mul_(scale)[None]
+    keeper.begin(instruction.attempt)
+    memory = keeper.settle(instruction.settled)
+    hidden = mechanism.trust == "central"  # who transmits: the others send zeros of the same size
+    ledger = keeper.intend(instruction.round) if hidden or (instruction.transmits and mechanism.trust != "none") else None
+    if mechanism.trust == "none":
+        keeper.owner.mark_unprotected()
 
-    everyone = AlgorithmContext((), lambda: torch.from_numpy(np.random.default_rng().random(update.shape)).float())
-    step = client_step(terms.algorithm, update, tuple(slot[None] for slot in memory), everyone)
+    update = _update(message, context, call_next, layout, terms)[None]
+    unkeyed = AlgorithmContext((), lambda: torch.from_numpy(np.random.default_rng().random(update.shape)).float())
+    step = client_step(terms.algorithm, update, tuple(slot[None] for slot in memory), unkeyed)
     moves = instruction.transmits or terms.algorithm.everyone_computes
     keeper.propose(instruction.attempt, tuple(slot[0] for slot in step.memory) if moves else memory)
     sent = _protected(step.message[0], mechanism, instruction.transmits)
     if ledger is not None:
         ledger.commit(instruction.round, _fingerprint(sent), **({} if hidden else {"participants": [0], "exposure": 1.0}))
-    return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent)
+    return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
+
+
+def _update(message: Message, context: Context, call_next: Next, layout: Layout, terms: Terms) -> Tensor:
+    """The scaled local update (d,), in the unit that the algorithm bounds.
+
+    Not a number where the train function fails, under privacy: an error, or the sight of one, would tell of the data.
+    """
+    x = layout.flat(_only_arrays(message))
+    del message.content[RECORD]
+    try:
+        y = layout.flat(_only_arrays(call_next(message, context)))
+    except Exception:
+        if terms.privacy.trust == "none":
+            raise
+        log.exception("the train function failed; this client's message is zero in this round")
+        return torch.full_like(x, torch.nan)
+    return (x - y).mul_(terms.algorithm.update_scale(terms.sizes.local_lr) / terms.sizes.local_lr)
 
 
 def _protected(message: Tensor, mechanism: Mechanism, transmits: bool) -> Tensor | None:

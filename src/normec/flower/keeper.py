@@ -23,7 +23,7 @@ from normec.settings import difference
 NEVER = "0" * 32
 """In place of an attempt, where there was none yet."""
 PATIENCE = 60.0
-"""Seconds to wait for another experiment of the same client to write down a release."""
+"""Seconds to wait for an earlier round, or for another experiment of the same client to write down a release."""
 
 
 def check_hex(name: str, text: object) -> str:
@@ -63,7 +63,7 @@ class Keeper:
         self.folder = owner.folder / experiment
         self.path = self.folder / "memory.safetensors"
         with making(self.folder):
-            self._lock = Lock(self.folder, f"client {owner.client_id!r} is still busy with a round of experiment {experiment}")
+            self._lock = Lock(self.folder, f"client {owner.client_id!r} is still busy with a round of experiment {experiment}", PATIENCE)
         try:
             self._kept = self._read() if self.path.exists() else None
             if self._kept is None and (self.folder / "ledger.jsonl").exists() and self._ledger().counted():
@@ -84,7 +84,10 @@ class Keeper:
         Raises:
             BadInput: where the server has counted an attempt that this memory does not hold.
         """
-        kept = self._kept or Kept(NEVER, self._zeros(), NEVER, self._zeros())
+        if self._kept is None:  # durable before anything is released, so that a ledger without a memory is a loss
+            self._kept = Kept(NEVER, self._zeros(), NEVER, self._zeros())
+            self._write(self._kept)
+        kept = self._kept
         if attempt == kept.proposed != NEVER:
             kept = Kept(attempt, kept.next, NEVER, self._zeros())
         elif attempt != kept.settled:
@@ -94,11 +97,25 @@ class Keeper:
         return kept.memory
 
     def propose(self, attempt: str, memory: Slots) -> None:
-        """Makes the memory after an attempt durable, beside the one before it."""
-        if self._kept is None:
-            self._kept = Kept(NEVER, self._zeros(), NEVER, self._zeros())
-        self._kept = Kept(self._kept.settled, self._kept.memory, attempt, memory)
-        self._write(self._kept)
+        """Makes the memory after an attempt durable, beside the one before it. To be called after `settle`."""
+        if self._kept is not None:
+            self._kept = Kept(self._kept.settled, self._kept.memory, attempt, memory)
+            self._write(self._kept)
+
+    def begin(self, attempt: str) -> None:
+        """Notes an attempt before anything else happens in it; attempts are ordered as their ids are.
+
+        Raises:
+            BadInput: where the attempt, or a later one, was begun before.
+        """
+        path = self.folder / "attempt"
+        try:
+            before = path.read_text() if path.exists() else NEVER
+        except (OSError, ValueError):
+            before = "f" * 32
+        if attempt <= before:
+            raise BadInput("instruction", f": attempt {attempt} is not newer than {before}, which this client has seen. Send a new one.")
+        write_atomically(path, attempt.encode)
 
     def intend(self, k: int) -> Ledger:
         """Writes down that round k will release something of this client, before any noise is drawn.
@@ -110,6 +127,9 @@ class Keeper:
             ledger = self._ledger()
             if ledger.counted() >= self.terms.sizes.rounds:
                 raise BadInput("rounds", f"={self.terms.sizes.rounds}: this client's ledger counts as many releases already.")
+            mechanism, exposure = self.terms.own_account(), torch.tensor(float(ledger.counted()))
+            if mechanism.trust == "local" and bool(mechanism.silent(exposure)):
+                raise BadInput("privacy.client_limit", f"={self.terms.privacy.client_limit:g} of the experiment allows no further release.")
             self.owner.check_budget(ledger)
             ledger.intent(k)
         return ledger

@@ -19,18 +19,23 @@ POLL = 1.0
 """Seconds between two looks for nodes that have connected."""
 LAST_CALL = 10.0
 """Seconds that more nodes have to come, once as many as there should be clients have come or refused."""
-GREETING = 120.0
-"""Seconds that a running experiment waits for a new node to say whose it is."""
 
 
 class Replies(NamedTuple):
-    """The answers to some messages, by client; and why the other nodes' do not count."""
+    """The answers to some messages, by client; and why the other clients' do not count."""
 
     answers: dict[str, Answer]
     refused: dict[str, str]
-    """By client, or by node where that has not said its name."""
     absent: int
     """Messages without a reply in time, or with an error."""
+
+
+class _TurnedAway(NamedTuple):
+    """A node that does not take part. times: how often it was asked again; due: the look at which it is asked next."""
+
+    reason: str
+    times: int
+    due: int
 
 
 class Roster:
@@ -42,78 +47,112 @@ class Roster:
     def __init__(self, clients: Iterable[str] = ()) -> None:
         self.clients = tuple(clients)
         self.node_of: dict[str, int] = {}
-        self._turned_away: dict[int, str] = {}
+        self._turned_away: dict[int, _TurnedAway] = {}
+        self._greeted: list[int] = []
+        self._looks = 0
 
-    def greet(self, grid: Grid, greeting: Callable[[int], Message], timeout: float) -> None:
-        """Asks nodes that have newly connected whose they are; forgets those that have left."""
+    def strangers(self, grid: Grid) -> list[int]:
+        """The nodes to be asked whose they are: new ones, and again, ever more rarely, those that were turned away."""
+        here = self._look(grid)
+        waiting = {node for node, entry in self._turned_away.items() if entry.due > self._looks}
+        self._greeted = sorted(here - set(self.node_of.values()) - waiting)
+        return self._greeted
+
+    def _look(self, grid: Grid) -> set[int]:
+        """The nodes that are connected; forgets the others."""
         here = set(grid.get_node_ids())
+        self._looks += 1
         self.node_of = {client: node for client, node in self.node_of.items() if node in here}
-        self._turned_away = {node: reason for node, reason in self._turned_away.items() if node in here}
-        strangers = sorted(here - set(self.node_of.values()) - set(self._turned_away))
-        if not strangers:
-            return
-        for reply in grid.send_and_receive([greeting(node) for node in strangers], timeout=timeout):
+        self._turned_away = {node: entry for node, entry in self._turned_away.items() if node in here}
+        return here
+
+    def enter(self, replies: Iterable[Message]) -> list[Message]:
+        """Takes in what the nodes that were asked have said; returns the replies of other nodes."""
+        silent, others = set(self._greeted), []
+        for reply in replies:
             node = reply.metadata.src_node_id
-            if node in strangers and not reply.has_error():
-                self._enter(node, reply)
-        if self.clients:  # the rounds go on without those that do not answer
-            silent = set(strangers) - set(self.node_of.values()) - set(self._turned_away)
-            self._turned_away |= {node: f"node {node}: it does not answer" for node in silent}
+            if node in silent:
+                silent.discard(node)
+                self._introduce(node, reply)
+            elif node not in self._greeted:
+                others.append(reply)
+        for node in silent:
+            self._turn_away(node, f"node {node}: it has not answered")
+        self._greeted = []
+        return others
 
-    def _enter(self, node: int, reply: Message) -> None:
+    def _introduce(self, node: int, reply: Message) -> None:
+        who = f"node {node}"
         try:
+            if reply.has_error():
+                raise BadInput("it", " has answered with an error; its log says why")
             answer = Answer.read(reply)
-            reason = answer.refused
-            if not reason and answer.client in self.node_of:
-                reason = f"another node speaks for client {answer.client!r} already"
-            if not reason and self.clients and answer.client not in self.clients:
-                reason = f"client {answer.client!r} is none of the experiment's, whose number is part of its accounting"
-            who = f"client {answer.client!r}"
-        except BadInput as error:
-            reason, who = str(error), f"node {node}"
-        if reason:
-            self._turned_away[node] = f"{who}: {reason}"
-            log.warning("turned away: %s: %s", who, reason)
-        else:
+            who = f"client {answer.client!r}" if answer.client else who
+            if answer.refused:
+                raise BadInput("", answer.refused)
+            if answer.client in self.node_of:
+                raise BadInput("another", f" node speaks for client {answer.client!r} already")
+            if self.clients and answer.client not in self.clients:
+                raise BadInput("it", " is none of the experiment's clients, whose number is part of the accounting")
             self.node_of[answer.client] = node
+            self._turned_away.pop(node, None)
+        except BadInput as error:
+            self._turn_away(node, f"{who}: {error}")
+        except Exception as error:  # whatever a stranger's bytes raise
+            self._turn_away(node, f"{who}: its answer cannot be read ({type(error).__name__})")
 
-    def gather(self, grid: Grid, greeting: Callable[[int], Message], clients: int, wait: float) -> None:
-        """Greets nodes until so many clients have said their names, or refused, or `wait` seconds are over.
+    def _turn_away(self, node: int, reason: str) -> None:
+        times = self._turned_away[node].times + 1 if node in self._turned_away else 0
+        self._turned_away[node] = _TurnedAway(reason.rstrip("."), times, self._looks + 2 ** min(times, 20))
+        log.warning("turned away: %s", reason)
+
+    def gather(self, grid: Grid, greeting: Callable[[int], Message], clients: int, least: int, wait: float) -> None:
+        """Asks nodes whose they are until `clients` of them take part, or `wait` seconds are over.
+
+        The first time the clients' names become those of the experiment: of more than are wanted, the first by name.
 
         Raises:
-            NormecError: where not all have come who must, saying who refuses and why.
+            NormecError: where fewer than `least` have come, saying who refuses and why.
         """
         end = time.monotonic() + wait
-        while len(self.node_of) < clients and time.monotonic() < end:
-            self.greet(grid, greeting, max(end - time.monotonic(), POLL))
-            if len(self.node_of) + len(self._turned_away) >= clients:  # enough have come; those that refuse will not change their minds
+        self._look(grid)
+        while len(self.node_of) < clients:
+            if strangers := self.strangers(grid):
+                self.enter(grid.send_and_receive([greeting(node) for node in strangers], timeout=max(end - time.monotonic(), POLL)))
+            if len(self.node_of) + len(self._turned_away) >= clients:  # enough have come, and those that refuse hardly change their minds
                 end = min(end, time.monotonic() + LAST_CALL)
-            if len(self.node_of) < clients:
-                time.sleep(POLL)
-        known = bool(self.clients)
-        if len(self.node_of) < (1 if known else clients):
-            refusals = "".join(f" {text}." for text in self._turned_away.values())
+            if len(self.node_of) >= clients or time.monotonic() > end:
+                break
+            time.sleep(POLL)
+        if len(self.node_of) < least:
+            refusals = "".join(f" {entry.reason}." for entry in self._turned_away.values())
             found = f"{count(len(self.node_of), 'client')} of {clients} came within {wait:g} s"
-            raise NormecError(f"the experiment cannot start: {found}.{refusals} Start the other nodes, or change what is refused.")
-        self.clients = self.clients or tuple(sorted(self.node_of))
+            raise NormecError(f"the experiment cannot go on: {found}.{refusals} Start the other nodes, or change what is refused.")
+        if not self.clients:
+            self.clients = tuple(sorted(self.node_of)[:clients])
+            for client in set(self.node_of) - set(self.clients):
+                self._turn_away(self.node_of.pop(client), f"client {client!r}: {count(clients, 'client')} are wanted, and others came")
 
     def collect(self, sent: dict[int, str], replies: Iterable[Message], check: Callable[[Answer], None]) -> Replies:
         """Sorts the replies to a round's messages. sent: by node, the client that was asked. check: raises BadInput."""
         answers: dict[str, Answer] = {}
         refused: dict[str, str] = {}
-        for reply in replies:
+        for reply in self.enter(replies):
             client = sent.get(reply.metadata.src_node_id)
-            if client is None or reply.has_error():
+            if client is None or client in answers or client in refused or reply.has_error():
                 continue
             try:
                 answer = Answer.read(reply)
                 if answer.client != client:
                     raise BadInput("reply", f" says that it is of client {answer.client!r:.70}.")
                 if answer.refused:
-                    raise BadInput("refused", f": {answer.refused}")
+                    raise BadInput("", answer.refused)
                 check(answer)
                 answers[client] = answer
             except BadInput as error:
                 refused[client] = str(error)
-                log.warning("client %r does not count in this round: %s", client, error)
+            except Exception as error:  # whatever a stranger's bytes raise
+                refused[client] = f"its reply cannot be read ({type(error).__name__})"
+        for client, reason in sorted(refused.items()):
+            log.warning("client %r does not count in this round: %s", client, reason)
         return Replies(dict(sorted(answers.items())), refused, len(sent) - len(answers) - len(refused))

@@ -18,18 +18,20 @@ from torch import Tensor
 from normec.algorithms import Descent, ServerStep, Slots
 from normec.errors import BadInput
 from normec.files import write_atomically
-from normec.flower.keeper import check_hex
+from normec.flower.keeper import NEVER, check_hex
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer, Layout
 from normec.folder import Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
-from normec.privacy.ledger import Ledger
+from normec.privacy.ledger import Ledger, read
 from normec.promise import Claim, ledger_header, state_claim
 from normec.streams import Streams
 from normec.version import __version__
 
-COUNTS = ("experiment", "clients", "settled", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
+NO_ROUND = -1
+"""Rounds done where there is no checkpoint."""
+COUNTS = ("experiment", "clients", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
 """What a checkpoint holds beside the vectors."""
 
 
@@ -59,7 +61,7 @@ class ServerState:
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
-    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+    attempt: str = NEVER
     cohort: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -70,6 +72,7 @@ class ServerState:
         Raises:
             BadInput: where the folder holds another experiment, naming the difference, or is damaged.
         """
+        _forget_what_never_began(folder)
         names = {"optimizer": optimizer.optimizer, **optimizer.table()}
         folder.check_settings({**terms.table(), "server": names, "trained": list(layout.names), "seed": seed, "normec": __version__})
         mechanism = terms.mechanism()
@@ -94,6 +97,7 @@ class ServerState:
             self.ledger = Ledger.open(self.folder.ledger, ledger_header(self.mechanism, privacy, privacy.delta, accountant))
             self.ledger.check_covers(self.folder.visible_rounds(), output=False)
         found = self.folder.load_checkpoint()
+        self.rows = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
         if found is None:
             if self.ledger and self.ledger.counted():
                 raise BadInput("folder", f": {self.folder.path} has a ledger with rounds and no checkpoint. Restore it, or use another.")
@@ -109,7 +113,6 @@ class ServerState:
             setattr(self, name, counts[name])
         self.clients = tuple(self.clients)
         check_hex("experiment", self.experiment)
-        self.rows = self.folder.start_metrics(self.rounds_done)
 
     def began(self, evaluated: Mapping[str, Any]) -> None:
         """Before the first round of this process."""
@@ -126,10 +129,11 @@ class ServerState:
 
     def begin_attempt(self) -> None:
         """Round `rounds_done` begins, once more or for the first time: its intent, then its cohort."""
-        self.attempt = secrets.token_hex(16)
+        self.attempt = _newer_than(self.attempt)
+        exposure = self._exposure()
         if self.ledger is not None:
             self.ledger.intent(self.rounds_done)
-        self.cohort = self.mechanism.cohort(self._exposure(), self.rounds_done, self.streams)
+        self.cohort = self.mechanism.cohort(exposure, self.rounds_done, self.streams)
 
     def transmits(self, client: str) -> bool:
         """Whether a client is in the cohort of this attempt."""
@@ -240,6 +244,18 @@ class ServerState:
         }
         self.rows.append(row)
         self.folder.append_metrics(row)
+
+
+def _newer_than(attempt: str) -> str:
+    """A fresh id of an attempt, which comes after all earlier ones in the order of ids, also those of a process that was killed."""
+    return f"{max(time.time_ns(), int(attempt[:16], 16) + 1):016x}{secrets.token_hex(8)}"
+
+
+def _forget_what_never_began(folder: RunFolder) -> None:
+    """Clears a folder whose experiment ended before its first round, as where clients refused it: its settings may change."""
+    if not folder.checkpoint.exists() and not (folder.ledger.exists() and read(folder.ledger).counted()):
+        for path in (folder.settings, folder.ledger, folder.ledger.with_suffix(".head"), folder.metrics):
+            path.unlink(missing_ok=True)
 
 
 def _number(value: Any) -> float | None:

@@ -15,22 +15,22 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from normec.algorithms import Algorithm, Descent, ServerStep
-from normec.errors import BadInput, TrainingFailed
+from normec.errors import BadInput, NormecError, TrainingFailed
 from normec.flower.keeper import NEVER
-from normec.flower.roster import GREETING, Roster
+from normec.flower.roster import Replies, Roster
 from normec.flower.server_state import ServerState
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD, Answer, Instruction, Layout
 from normec.folder import RunFolder
 from normec.noise import to_lattice
-from normec.operators import row_norms
+from normec.operators import LARGEST_NORM, row_norms
 from normec.participation import Full, Participation
 from normec.privacy import Privacy
 
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 
-LARGEST = 3e38
-"""Of the norms that float32 holds; no honest message is longer."""
+MOST_UNANSWERED = 3
+"""Rounds running in which nobody answers, after which a run ends."""
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -65,6 +65,7 @@ class Strategy(FlowerStrategy):
         self.folder = RunFolder(Path(folder))
         self.roster = Roster()
         self.sent: dict[int, str] = {}
+        self._unanswered = 0
         self.state: ServerState
 
     def start(
@@ -96,12 +97,13 @@ class Strategy(FlowerStrategy):
             self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(initial_arrays), self.seed)
             self.summary()
             self.roster = Roster(self.state.clients)
-            self.roster.gather(grid, self._greeting, self.clients, self.wait)
+            self.roster.gather(grid, self._greeting, self.clients, least=1 if self.state.clients else self.clients, wait=self.wait)
             self.state.clients = self.roster.clients
             arrays = self._current()
             self.state.began(_evaluated(evaluate_fn, 0, arrays, result))
             while self.state.goes_on():
                 current = self.state.rounds_done + 1
+                self.roster.gather(grid, self._greeting, 1, least=1, wait=self.wait)
                 log.info("round %d of %d", current, self.state.mechanism.rounds)
                 replies = grid.send_and_receive(
                     self.configure_train(current, arrays, train_config or ConfigRecord(), grid), timeout=timeout
@@ -115,8 +117,8 @@ class Strategy(FlowerStrategy):
         return result
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """The instructions of a round: to every client, except where it is known who takes part and only those compute."""
-        self.roster.greet(grid, self._greeting, min(self.timeout, GREETING))
+        """The instructions of a round, to every client unless it is known who takes part and only those compute; and greetings."""
+        greetings = [self._greeting(node) for node in self.roster.strangers(grid)]
         self.state.begin_attempt()
         asked = [
             (client, node)
@@ -125,7 +127,7 @@ class Strategy(FlowerStrategy):
         ]
         self.sent = {node: client for client, node in asked}
         content = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
-        return [self._message(node, client, content) for client, node in asked]
+        return [*greetings, *(self._message(node, client, content) for client, node in asked)]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Steps 4 and 5 of Algorithm 1: the released sum, the server's state and the model."""
@@ -139,6 +141,7 @@ class Strategy(FlowerStrategy):
         central = mechanism.trust == "central"
         released = mechanism.release(total, len(messages), state.streams, state.rounds_done) if central else mechanism.mean(total)
         state.step(released, self.sent, found.answers)
+        self._check_anybody_answers(found)
         counts: dict[str, Any] = {
             "sent": len(self.sent),
             "answered": len(found.answers),
@@ -178,7 +181,7 @@ class Strategy(FlowerStrategy):
             terms=self.terms,
         )
         records = RecordDict({**content, RECORD: instruction.record()})
-        return Message(records, dst_node_id=node, message_type="train", group_id=str(state.rounds_done + 1))
+        return Message(records, dst_node_id=node, message_type="train", group_id=str(state.rounds_done + 1), ttl=self.timeout)
 
     def _check(self, answer: Answer) -> None:
         """Refuses an answer to something else, or a message that no honest client sends.
@@ -201,6 +204,14 @@ class Strategy(FlowerStrategy):
         if not norm <= _longest(mechanism.bound, mechanism.noise_std if mechanism.trust == "local" else 0.0, self.layout.d):
             raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
 
+    def _check_anybody_answers(self, found: Replies) -> None:
+        """Ends a run in which nobody has answered for some rounds: each of them is accounted for, and none learns anything."""
+        self._unanswered = 0 if found.answers or not self.sent else self._unanswered + 1
+        if self._unanswered >= MOST_UNANSWERED:
+            reasons = "".join(f" Client {client!r}: {reason.rstrip('.')}." for client, reason in sorted(found.refused.items()))
+            problem = f"in {MOST_UNANSWERED} rounds running no client has given an answer that counts.{reasons}"
+            raise NormecError(f"{problem} The experiment goes on from its folder, in a new run, when they do.")
+
     def _current(self) -> ArrayRecord:
         if not bool(self.state.x.isfinite().all()):
             raise TrainingFailed(f"round {self.state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local_lr.")
@@ -209,7 +220,7 @@ class Strategy(FlowerStrategy):
 
 def _longest(bound: float, std: float, d: int) -> float:
     """What the norm of an honest message exceeds with a probability below e^-50: Gaussian norms concentrate (√d + t, e^(−t²/2))."""
-    return min(bound, LARGEST) * (1 + 1e-6) + std * (math.sqrt(d) + 10.0)
+    return min(bound, LARGEST_NORM) * (1 + 1e-6) + std * (math.sqrt(d) + 10.0)
 
 
 def _evaluated(evaluate: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -17,6 +19,9 @@ from normec.flower.terms import Terms
 
 RECORD = "normec"
 """The name of our records in a message."""
+
+LONGEST = 2000
+"""Characters of a word in an answer."""
 
 Task = Literal["greet", "train"]
 
@@ -138,7 +143,9 @@ class Instruction:
 class Answer:
     """What a client tells the server: its name, which attempt it answers, and its message (d,) if it transmits.
 
-    refused: why it takes no part, in one sentence; empty otherwise.
+    refused: why it takes no part, in one sentence; empty otherwise. hidden: the message travels under a one-time mask whose key
+    is beside it. TLS hides what a message says, and Flower does not send the same bytes twice: without a mask, one could see
+    from outside which clients send zeros.
     """
 
     client: str
@@ -147,13 +154,18 @@ class Answer:
     attempt: str
     message: Tensor | None = None
     refused: str = ""
+    hidden: bool = False
 
     def reply(self, to: Message) -> Message:
         """As a reply to the server's message."""
-        names = ("client", "experiment", "round", "attempt", "refused")
-        content = RecordDict({RECORD: ConfigRecord({name: getattr(self, name) for name in names})})
+        names = ("client", "experiment", "round", "attempt")
+        key = os.urandom(32) if self.hidden else b""
+        content = RecordDict(
+            {RECORD: ConfigRecord({**{name: getattr(self, name) for name in names}, "refused": self.refused[:LONGEST], "mask": key})}
+        )
         if self.message is not None:
-            content[f"{RECORD}.message"] = ArrayRecord({"message": Array(self.message.numpy())})
+            values = self.message.numpy()
+            content[f"{RECORD}.message"] = ArrayRecord({"message": Array(_masked(values, key) if key else values)})
         return Message(content, reply_to=to)
 
     @classmethod
@@ -171,13 +183,14 @@ class Answer:
             raise BadInput("reply", f" holds {min(beyond)!r} beside the message, which no noise protects.")
         record = content.config_records[RECORD]
         words = [record.get(name) for name in ("client", "experiment", "attempt", "refused")]
-        if not all(isinstance(word, str) for word in words) or not isinstance(record.get("round"), int):
+        k, key = record.get("round"), record.get("mask")
+        if not all(isinstance(word, str) and len(word) <= LONGEST for word in words) or type(k) is not int or type(key) is not bytes:
             raise BadInput("reply", " is malformed.")
         client, experiment, attempt, refused = map(str, words)
-        return cls(client, experiment, int(str(record["round"])), attempt, cls._message(content), refused)
+        return cls(client, experiment, k, attempt, cls._message(content, key), refused)
 
     @staticmethod
-    def _message(content: RecordDict) -> Tensor | None:
+    def _message(content: RecordDict, key: bytes) -> Tensor | None:
         arrays = content.array_records.get(f"{RECORD}.message")
         if arrays is None:
             return None
@@ -185,6 +198,13 @@ class Answer:
             values = arrays["message"].numpy()
         except Exception as error:  # whatever a stranger's bytes raise in numpy
             raise BadInput("reply", f" holds a message that cannot be read ({type(error).__name__}).") from None
-        if list(arrays) != ["message"] or values.dtype not in (np.float32, np.float64):
-            raise BadInput("reply", f" holds arrays {list(arrays)} of type {values.dtype}, and no message.")
+        if list(arrays) != ["message"] or type(values) is not np.ndarray or values.dtype not in (np.float32, np.float64):
+            raise BadInput("reply", " holds other arrays than one message of floating-point numbers.")
+        values = _masked(values, key) if key else values
         return torch.from_numpy(np.array(values, order="C"))
+
+
+def _masked(values: np.ndarray, key: bytes) -> np.ndarray:
+    """Numbers whose bits are those of `values`, changed by a stream that the key makes; twice is as before."""
+    stream = np.frombuffer(hashlib.shake_256(key).digest(values.nbytes), dtype=np.uint8)
+    return (np.ascontiguousarray(values).view(np.uint8).ravel() ^ stream).view(values.dtype).reshape(values.shape)

@@ -166,11 +166,12 @@ def read(path: Path) -> Ledger:
     Raises:
         BadInput: naming the first line that was changed or follows a missing one.
     """
+    head = _read_head(path)  # before the lines: another process may add some meanwhile
     try:
         *whole, rest = path.read_bytes().split(b"\n")
     except OSError as error:
         raise BadInput("ledger", f": {path} cannot be read ({error.strerror}).") from None
-    if rest and _lines_by_head(path) > len(whole):
+    if rest and _lines_by_head(head) > len(whole):
         raise BadInput("ledger", f": line {len(whole) + 1} of {path} was changed.")  # it was whole when the head was written
     lines: list[Line] = []
     for number, text in enumerate(whole, start=1):
@@ -180,14 +181,16 @@ def read(path: Path) -> Ledger:
         if line.get("previous") != (lines[-1]["hash"] if lines else ""):
             raise BadInput("ledger", f": a line before line {number} of {path} is missing.")
         lines.append(line)
-    _check_head(path, lines)
+    _check_head(path, head, lines)
     return Ledger(path, lines, torn=bool(rest))
 
 
-def _check_head(path: Path, lines: list[Line]) -> None:
+def _check_head(path: Path, content: str | OSError, lines: list[Line]) -> None:
     """The file beside a ledger holds the number of its lines and the hash of the last, so that a lost end is missed."""
     try:
-        number, head = json.loads(_head_path(path).read_text())
+        if isinstance(content, OSError):
+            raise content
+        number, head = json.loads(content)
         if not (isinstance(number, int) and number >= 1):
             raise ValueError(number)
         found = lines[number - 1]["hash"] if number <= len(lines) else None
@@ -203,11 +206,19 @@ def _check_head(path: Path, lines: list[Line]) -> None:
         raise BadInput("ledger", f": line {number} of {path} is not the one that was written.")
 
 
-def _lines_by_head(path: Path) -> int:
+def _read_head(path: Path) -> str | OSError:
+    """The content of the file beside a ledger, or why it cannot be read."""
+    try:
+        return _head_path(path).read_text(errors="replace")
+    except OSError as error:
+        return error
+
+
+def _lines_by_head(content: str | OSError) -> int:
     """How many lines the file beside a ledger says there were; 0 where it cannot be read."""
     try:
-        return int(json.loads(_head_path(path).read_text())[0])
-    except (OSError, ValueError, TypeError, IndexError):
+        return 0 if isinstance(content, OSError) else int(json.loads(content)[0])
+    except (ValueError, TypeError, IndexError):
         return 0
 
 
