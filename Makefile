@@ -3,13 +3,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check bench results docs clean
+.PHONY: demo test test-flower check bench results docs clean
 
 demo: $(VENV)/.package  ## install, and train the built-in private demo
 	$(BIN)/normec train
 
 test: $(VENV)/.dev  ## run the tests
 	$(BIN)/pytest
+
+test-flower: $(VENV)/.dev  ## kill processes of a real federation at random moments (about 10 minutes)
+	$(BIN)/pytest -m "long or not long" tests/test_flower.py tests/test_flower_processes.py
 
 check: $(VENV)/.dev  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,12 @@ NONE = normec.Privacy(trust="none")
 LOCAL = normec.Privacy(trust="local", noise_multiplier=1.0)
 NOISELESS = normec.Privacy(trust="local", noise_multiplier=0.0)
 CENTRAL = normec.Privacy(trust="central", noise_multiplier=1.0)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure is not what these tests are about, and each round makes a dozen files durable."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
 def linear() -> nn.Module:

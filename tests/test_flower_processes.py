@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -156,6 +158,33 @@ def test_nothing_is_lost_when_a_node_dies_in_a_round_and_the_server_between_roun
     assert server.counted() >= counts["rounds_done"]
     assert counts["rounds_done"] <= read(ledger).counted() <= server.counted()  # node0 answered in all rounds but one, which counts too
     assert counts["transmissions"] < server.counted() * CLIENTS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_random_kills_lose_nothing(real: Federation) -> None:
+    """Nodes and the SuperLink die at any moment of eight rounds; what must hold afterwards holds whenever it was."""
+    chance, done = random.Random(5), 0
+    for _ in range(40):
+        with real.run("chaos", rounds=14, trust="local", timeout=30.0, rate=0.8) as run:
+            ended = False
+            while not ended and done < 8:
+                time.sleep(chance.uniform(3, 15))
+                victim = chance.choice([*real.nodes, real.link])
+                victim.kill()
+                victim.start(180)
+                done += 1
+                ended = victim is real.link or not run.alive()
+            if not ended:
+                run.wait(600)
+        if done >= 8 and (real.folder / "chaos" / "summary.json").exists():
+            break
+    state, counts = real.checkpoint("chaos")
+    torch.testing.assert_close(state["server.v_hat"], real.memories("chaos").mean(0), rtol=0, atol=1e-4)
+    server = read(real.folder / "chaos" / "ledger.jsonl")
+    own = [read(real.client(number, "chaos") / "ledger.jsonl").counted() for number in range(CLIENTS)]
+    assert counts["transmissions"] <= sum(own) <= CLIENTS * server.counted()
+    assert server.counted() <= 14
 
 
 def test_a_stricter_owner_refuses_and_the_run_says_so(real: Federation) -> None:
