@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normec.commands import experiments, flower
+from normec.commands import audit, experiments, flower
 from normec.commands.answers import answer, split
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
@@ -215,14 +214,17 @@ def datasets(
 
 
 def _new_folder(config: RunConfig) -> Path:
+    from normec.folder import new_run_folder
+
     not_private = config.privacy.trust == "none" or config.privacy.noise_multiplier == 0
-    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{config.algorithm.name}{'-not-private' if not_private else ''}"
+    return new_run_folder(config.algorithm.name + ("-not-private" if not_private else ""))
 
 
 app.command()(experiments.compare)
 app.command()(experiments.sweep)
 app.command()(experiments.paper)
 app.command()(experiments.report)
+app.command()(audit.audit)
 app.command()(flower.flower_app)
 app.command()(flower.flower_run)
 

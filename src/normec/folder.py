@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,11 @@ class Output(NamedTuple):
         return hashlib.blake2b(self.released.cpu().numpy().tobytes(), digest_size=16).hexdigest()
 
 
+def new_run_folder(name: str) -> Path:
+    """Where a run lies that was given no folder: under runs/, by the time and a name."""
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{name}"
+
+
 class RunFolder:
     """The files of one run in `path`."""
 
@@ -42,6 +48,7 @@ class RunFolder:
         self.settings = path / "checkpoint" / "settings.json"
         self.ledger = path / "ledger.jsonl"
         self.summary = path / "summary.json"
+        self.audit = path / "audit.json"
         self._output = path / "checkpoint" / "output.safetensors"
         self.checkpoint = path / "checkpoint" / "state.safetensors"
         self._lock: Lock | None = None

@@ -48,6 +48,12 @@ def secure_gaussian(shape: tuple[int, ...], std: float, lattice: float, device: 
     return torch.from_numpy(steps.reshape(shape)).mul_(lattice).to(device)
 
 
+def orthonormal_directions(number: int, d: int, seed: int) -> Tensor:
+    """(number, d) orthonormal rows in float64, uniformly at random: the Q of a seeded Gaussian matrix."""
+    rows = np.random.default_rng(seed).standard_normal((d, number))
+    return torch.from_numpy(np.linalg.qr(rows)[0].T.copy())
+
+
 def lattice_for(bound: float) -> float:
     """The step of the lattice for messages of norm up to `bound`: 2^-20 of the power of two below it."""
     return 2.0 ** (math.floor(math.log2(bound)) - LATTICE_BITS)

@@ -33,7 +33,7 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
 class Record:
     """What a run's folder tells. settings: the configuration in full. metrics: a dict a round. summary: None before the run's end.
 
-    clients: of a finished run how each client fares, which only a simulation can know.
+    clients: of a finished run how each client fares, which only a simulation can know. audit: what an audit of it has found.
     """
 
     path: Path
@@ -41,6 +41,7 @@ class Record:
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
     clients: list[dict[str, Any]]
+    audit: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -62,11 +63,14 @@ class Record:
             summary = json.loads(_text(reading)) if reading.is_file() else None
             reading = path / "clients.json"
             clients = json.loads(_text(reading))["simulation_only"] if reading.is_file() else []
-            if not (isinstance(settings, dict) and isinstance(summary, dict | None) and isinstance(clients, list)):
+            reading = folder.audit
+            audit = json.loads(_text(reading)) if reading.is_file() else None
+            whole = isinstance(settings, dict) and isinstance(summary, dict | None) and isinstance(clients, list)
+            if not whole or not (audit is None or {"tests", "histograms", "claimed", "flagged"} <= audit.keys()):
                 raise TypeError("it holds something else")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(str(reading), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.") from None
-        return cls(path, settings, metrics, summary, clients)
+        return cls(path, settings, metrics, summary, clients, audit)
 
     def best(self, metric: str = "test_accuracy") -> float | None:
         """The largest value of a metric over the rounds; None where it was never taken."""

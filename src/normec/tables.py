@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from normec.audit.verdict import Verdict
 from normec.data.overview import label
 from normec.errors import count
 from normec.privacy.ledger import Ledger
@@ -253,3 +254,29 @@ def _shape(shape: list[int]) -> str:
 def number(value: float | None, form: str) -> str:
     """A value, or a dash for none; huge ones in short."""
     return "–" if value is None else format(value, form if abs(value) < HUGE else ".2e")
+
+
+def audit_table(verdict: Verdict) -> Table:
+    """The tests of an audit."""
+    table = Table(title="Audit", title_justify="left")
+    for heading in ("test", "value", "under the claim", "p-value", "verdict"):
+        table.add_column(heading, overflow="fold")
+    under = {"noise multiplier": f"≥ {verdict.claimed_noise_multiplier:.4g}", "final model": "–", "noise from round to round": "0"}
+    for test in verdict.tests:
+        said = "FLAGGED" if test.flagged else "passed"
+        p_value = "–" if test.p_value is None else f"{test.p_value:.2g}"
+        table.add_row(test.name, number(test.value, ".4g"), under.get(test.name, "1"), p_value, said)
+    return table
+
+
+def audit_lines(verdict: Verdict) -> list[str]:
+    """What an audit amounts to, and what each flagged test means."""
+    confidence = f"with {verdict.confidence:.0%} confidence in all"
+    lines = [
+        f"{count(verdict.canaries, 'canary client')}, as many held-out directions, {count(verdict.rounds, 'round')} with a release",
+        f"claimed: ε = {upper(verdict.claimed)}; spent at least, {confidence}: ε = {verdict.lower_bound:.3f} by the releases, "
+        f"{verdict.final_lower_bound:.3f} by the final model alone",
+    ]
+    flagged = [f"FLAGGED: {test.name}: {test.means}." for test in verdict.tests if test.flagged]
+    passed = "no test is flagged: what was released can come from the mechanism that was accounted (what this cannot show: docs/audit.md)"
+    return [*lines, *(flagged or [passed])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,17 @@ def train(
     return execute(plan, folder.open(resume) if folder else None, observer, ranks)
 
 
-def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | None = None, ranks: Ranks | None = None) -> Run:
-    """Runs a plan: Algorithm 1, and what is written down about it. Several ranks run it together; rank 0 alone has a folder."""
+def execute(
+    plan: Plan,
+    folder: RunFolder | None = None,
+    observer: Observer | None = None,
+    ranks: Ranks | None = None,
+    tap: Callable[[State], None] | None = None,
+) -> Run:
+    """Runs a plan: Algorithm 1, and what is written down about it. Several ranks run it together; rank 0 alone has a folder.
+
+    tap: is shown the state before the first round of this process and after each one, for audits.
+    """
     chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
     algorithm, rounds = chosen.algorithm, mechanism.rounds
     ranks = ranks or Ranks()
@@ -115,6 +125,8 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             state.server = clients.start(state.x)
             state.transmissions = state.computations = mechanism.clients
         recorder.started(state)
+        if tap:
+            tap(state)
 
         for k in range(state.rounds_done, rounds):
             if ranks.agree(recorder.budget_is_spent(k)):
@@ -136,6 +148,8 @@ def execute(plan: Plan, folder: RunFolder | None = None, observer: Observer | No
             state.given_up += statistics is None
             state.transmissions += participants
             state.computations += len(clients.computing(cohort))
+            if tap:
+                tap(state)
             recorder.round(state, statistics)
             if ranks.agree(interrupted()) and state.rounds_done < rounds:
                 recorder.checkpoint(state)

@@ -77,11 +77,37 @@
     history.replaceState(null, "", `#${kept}`);
   }
 
+  function drawAudits() {
+    const style = getComputedStyle(document.documentElement);
+    const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
+    document.querySelectorAll(".histogram").forEach((place, index) => {
+      const audit = data.audits[index];
+      const middles = audit.edges.slice(1).map((edge, bin) => (edge + audit.edges[bin]) / 2);
+      const traces = Object.entries(audit.counts).map(([name, counts], group) => {
+        const total = counts.reduce((sum, count) => sum + count, 0) || 1;
+        const look = { color: colours[group], shape: "hvh" };
+        return { x: middles, y: counts.map((count) => count / total), name, type: "scatter", mode: "lines", line: look };
+      });
+      const axis = (text) => ({ title: { text }, gridcolor: line, zerolinecolor: line, automargin: true });
+      const layout = {
+        xaxis: axis("along one direction, over the claimed standard deviation of the noise"),
+        yaxis: axis("share"),
+        legend: { orientation: "h", y: 1.15 },
+        margin: { l: 60, r: 10, t: 30, b: 50 },
+        font: { color: ink },
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+      };
+      Plotly.react(place, traces, layout, { responsive: true, displaylogo: false });
+    });
+  }
+
   document.getElementById("controls").addEventListener("input", draw);
   document.getElementById("controls").addEventListener("submit", (event) => event.preventDefault());
   document.getElementById("only-differences").addEventListener("input", (event) =>
     document.getElementById("settings").classList.toggle("only-differences", event.target.checked),
   );
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [draw(), drawAudits()]);
   draw();
+  drawAudits();
 })();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import json
 import math
@@ -15,7 +14,10 @@ from typing import Any
 
 from normec.errors import BadInput
 from normec.promise import upper
+from normec.report.audits import audit_section
 from normec.report.claims import claim, voids
+from normec.report.markup import table as _table
+from normec.report.markup import text as _text
 from normec.runs import Record
 from normec.settings import flat
 from normec.tables import number
@@ -63,6 +65,7 @@ def write(shown: Shown) -> str:
         "notices": "".join(f"<p class=notice>{_text(line)}</p>" for line in [*shown.problems, *_versions(shown.runs)]),
         "claims": _claims(shown.runs),
         "theory": _theory(shown.runs),
+        "audits": audit_section(shown.runs),
         "results": _results(shown.runs),
         "settings": _settings(shown.runs),
         "spread": _spread(shown.runs),
@@ -179,7 +182,8 @@ def _curves(runs: dict[str, Record]) -> dict[str, Any]:
     offered: list[str] = [key for key in ("test_accuracy", "test_loss", "train_loss") if key in names]
     offered += [key for key in names if key not in offered and key not in NOT_CURVES]
     axes = {key: title for key, title in AXES.items() if key in names}
-    return {"runs": series, "metrics": offered, "axes": axes, "left_out": step - 1}
+    audits = [{"name": name, **run.audit["histograms"]} for name, run in runs.items() if run.audit]
+    return {"runs": series, "metrics": offered, "axes": axes, "left_out": step - 1, "audits": audits}
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float | None]:
@@ -198,19 +202,8 @@ def _versions(runs: dict[str, Record]) -> Iterable[str]:
     return [f"These runs come from normec {' and '.join(known)}: compare them with care."] if len(known) > 1 else []
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f"<th scope=col>{_text(each)}</th>" for each in heads)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
 def _plain(value: Any) -> str:
     return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _text(value: str) -> str:
-    """Text as it is, whatever it holds."""
-    return html.escape(value)
 
 
 def _script_safe(data: dict[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""Audit: an attack that every private run can be put through."""

@@ -1,0 +1,96 @@
+"""Canary clients: what they send is known, so that what a run released of it can be measured.
+
+Reference: Andrew et al. 2023, One-shot empirical privacy estimation for federated learning.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from normec.data import Federation
+from normec.engine import Backend
+from normec.engine.loop import Task
+from normec.models import FlatModel
+from normec.noise import orthonormal_directions
+from normec.participation import Participation
+from normec.streams import Streams
+
+LENGTH = 1e6
+"""Of a canary's update: so much longer than memories and bounds that the bounded message has its direction."""
+LEAST_RATE = 0.5
+"""Of the canaries, so that each direction is seen with and without its canary."""
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Clients that send one direction each, and directions that nobody sends.
+
+    ids: of the canary clients. directions: (k, d), orthonormal, one a canary. held_out: (k, d), orthonormal to them.
+    """
+
+    ids: tuple[Hashable, ...]
+    directions: Tensor
+    held_out: Tensor
+
+    @classmethod
+    def draw(cls, number: int, d: int, seed: int) -> Canaries:
+        """Directions in float64, uniformly at random."""
+        basis = orthonormal_directions(2 * number, d, seed)
+        return cls(tuple(f"canary {i:02d}" for i in range(number)), basis[:number], basis[number:])
+
+    def join(self, federation: Federation) -> Federation:
+        """The federation with the canaries as its last clients, without samples."""
+        offsets = np.concatenate([federation.offsets, np.full(len(self.ids), federation.offsets[-1])])
+        return replace(federation, ids=(*federation.ids, *self.ids), offsets=offsets)
+
+
+class WithCanaries(Participation):
+    """Honest clients take part as `own` says, and canaries, the last clients, at rate max(p, ½)."""
+
+    own: Any
+    canaries: int
+
+    @property
+    def scheme(self) -> str:  # type: ignore[override]  # as its own
+        return str(self.own.scheme)
+
+    def expected(self, clients: int) -> float:
+        return float(self.own.expected(clients))
+
+    def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
+        honest = self.own.cohort(clients - self.canaries, k, streams)
+        rate = max(self.own.expected(clients) / clients, LEAST_RATE)
+        return np.concatenate([honest, streams.generator("canaries", k).random(self.canaries) < rate])
+
+
+@dataclass
+class CanaryBackend:
+    """A backend whose canaries' updates are their directions, however they would compute, and which keeps the honest ones.
+
+    updates_seen: of the present round, the scaled local update (d,) of each honest client that computed, by id.
+    """
+
+    own: Backend
+    canaries: Canaries
+    updates_seen: dict[Hashable, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.name, self.most_rows = self.own.name, self.own.most_rows
+        self._rows = {name: row for row, name in enumerate(self.canaries.ids)}
+        self._lock = threading.Lock()
+
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+        """As `Backend.updates`."""
+        self.own.updates(model, x, tasks, k, out, buffers)
+        for row, task in enumerate(tasks):
+            if task.client in self._rows:
+                out[row] = LENGTH * self.canaries.directions[self._rows[task.client]].to(out)
+            else:
+                with self._lock:
+                    self.updates_seen[task.client] = out[row].clone()

@@ -1,0 +1,102 @@
+"""`normec audit`: a run with canaries inside, and the verdict on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from normec.audit.canaries import Canaries, CanaryBackend, WithCanaries
+from normec.audit.evidence import Watching, Witness
+from normec.audit.verdict import Verdict, judge
+from normec.errors import BadInput
+from normec.experiment import Experiment, Plan, prepare
+from normec.folder import RunFolder
+from normec.privacy import SpentSoFar
+from normec.recorder import Observer
+from normec.settings import Count, Settings
+from normec.training import execute
+
+BINS = 60
+
+
+class Audit(Settings):
+    """canaries: k, the canary clients, and as many held-out directions."""
+
+    canaries: Count = 20
+
+
+class _OnlyPlanned(SpentSoFar):
+    """ε of the whole plan in every round: an upper bound there, too, and nobody reads it in an audit."""
+
+    def after(self, rounds: int) -> float:
+        return self.planned.epsilon
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with canaries inside, its witness, and what the verdict needs of the run that is audited."""
+
+    plan: Plan
+    witness: Witness
+    audited: Plan
+
+    def execute(self, folder: RunFolder | None = None, observer: Observer | None = None) -> None:
+        """Trains."""
+        execute(self.plan, folder, observer, tap=self.witness)
+
+    def histograms(self) -> dict[str, Any]:
+        """How often each measured value was met, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
+        rounds = list(self.witness.measured.values())
+        along, held = (np.stack([getattr(one, name) for one in rounds]) for name in ("canaries", "held_out"))
+        present = np.stack([one.present for one in rounds])
+        groups = {"canaries that took part": along[present], "canaries that did not": along[~present], "held-out directions": held.ravel()}
+        low, high = min(group.min() for group in groups.values() if group.size), max(group.max() for group in groups.values() if group.size)
+        edges = np.linspace(low, high, BINS + 1)
+        return {"edges": edges.tolist(), "counts": {name: np.histogram(group, edges)[0].tolist() for name, group in groups.items()}}
+
+    def verdict(self) -> Verdict:
+        """The verdict on the rounds that released something.
+
+        Raises:
+            BadInput: where there are fewer than two.
+        """
+        witness, mechanism = self.witness, self.audited.mechanism
+        measured = [witness.measured[k] for k in sorted(witness.measured)]
+        if len(measured) < 2 or witness.first is None or witness.last is None:
+            raise BadInput("rounds", f"={mechanism.rounds}: {len(measured)} released something, and an audit needs more. Raise rounds.")
+        return judge(mechanism, self.audited.delta or 0.0, measured, witness.backend.canaries, witness.first, witness.last)
+
+
+def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
+    """An experiment, checked, with canaries inside.
+
+    The noise is that of the run as it is, with its number of clients; the canaries come on top.
+
+    Raises:
+        BadInput: for a run that promises nothing, or that has no room for the directions.
+    """
+    if experiment.privacy.trust == "none":
+        raise BadInput("privacy.trust", "='none' promises nothing that could be audited. Choose central, secagg or local.")
+    audited = prepare(experiment)
+    if not audited.mechanism.private:
+        problem = f"={audited.mechanism.noise_multiplier:g} promises nothing that could be audited. Raise it."
+        raise BadInput("privacy.noise_multiplier", problem)
+    d, number = audited.model.d, settings.canaries
+    if 2 * number > d:
+        raise BadInput("canaries", f"={number} need {2 * number} directions, and the model has {d} parameters. Use at most {d // 2}.")
+    canaries = Canaries.draw(number, d, experiment.schedule.seed)
+    participation = WithCanaries(own=experiment.participation, canaries=number)
+    privacy = experiment.privacy.model_copy(
+        update={"epsilon": None, "stop_at": None, "noise_multiplier": audited.mechanism.noise_multiplier, "delta": audited.delta}
+    )
+    schedule = experiment.schedule.model_copy(update={"rounds": audited.mechanism.rounds})
+    engine = experiment.engine.model_copy(update={"checkpoint_every": 1})  # so that a resumed run is at most one round back
+    changed = {"participation": participation, "privacy": privacy, "schedule": schedule, "engine": engine}
+    inside = replace(experiment, data=canaries.join(experiment.data), **changed)  # type: ignore[arg-type]
+    plan = prepare(inside)
+    mechanism, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries)
+    plan = replace(plan, mechanism=mechanism, backend=backend, spent=_OnlyPlanned(plan.mechanism, plan.delta or 0.0))
+    witness = Witness(experiment.algorithm, experiment.server, experiment.local, mechanism, backend, plan.federation.ids)
+    return Prepared(plan, witness, audited)

@@ -1,0 +1,48 @@
+"""`normec audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+FLAGGED = 3
+"""The exit code of an audit that has found something."""
+
+
+def audit(
+    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="A configuration, and changes to it.")] = None,
+    canaries: Annotated[int, typer.Option(metavar="K", help="Canary clients, and as many held-out directions.")] = 20,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The audit's folder; by default a new one under runs/.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of the table.")] = False,
+) -> None:
+    """Attack a private run: train it once with canary clients inside.
+
+    Says whether the mechanism that ran is the one that was accounted. It ends with exit code 3 where a test is flagged.
+    """
+    from normec.audit.run import Audit, prepare_audit
+    from normec.commands.answers import answer, as_text, split
+    from normec.config import resolve
+    from normec.console import ConsoleObserver, progress
+    from normec.files import write_atomically
+    from normec.folder import RunFolder, new_run_folder
+    from normec.tables import audit_lines, audit_table
+
+    config = resolve(*split(run or [], None, None))
+    folder = RunFolder(out or new_run_folder(f"{config.algorithm.name}-audit"))
+    folder.check(resume=False)
+    with progress("reading the data, building the model, calibrating the noise"):
+        prepared = prepare_audit(config.experiment(), Audit(canaries=canaries))
+    folder.open(resume=False).save_config(config.toml(prepared.audited.delta))
+    if as_json:
+        prepared.execute(folder)
+    else:
+        with ConsoleObserver() as watching:
+            prepared.execute(folder, watching)
+    verdict = prepared.verdict()
+    found = {**verdict.table(), "histograms": prepared.histograms()}
+    write_atomically(folder.audit, lambda: as_text(found).encode())
+    answer(found, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")
+    if verdict.flagged:
+        raise typer.Exit(FLAGGED)

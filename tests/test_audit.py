@@ -1,0 +1,274 @@
+"""The audit: seven faults of a mechanism are flagged, a healthy one is not, whatever the algorithm and the trust model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normec
+import normec.engine.clients
+import normec.privacy.mechanism
+from normec.algorithms import REGISTRY
+from normec.algorithms.base import ClientStep, client_step
+from normec.audit.canaries import Canaries
+from normec.audit.run import Audit, prepare_audit
+from normec.audit.verdict import Verdict
+from normec.contract.small_runs import StopsAfter
+from normec.errors import BadInput
+from normec.experiment import Experiment, Schedule
+from normec.folder import RunFolder
+from normec.privacy import Mechanism
+from normec.recorder import Recorder
+from normec.report.page import Shown, write
+from normec.runs import Record
+
+D, CLIENTS, ROUNDS = 600, 40, 300
+LAZY = normec.FedNormEC(beta=0.01, server_lr=0.1, lazy=True)
+
+
+class Point(nn.Module):
+    """A model that is its own parameters, in four tensors of equal size."""
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(nn.Parameter(torch.zeros(input_shape[0] // 4)) for _ in range(4))
+
+    def forward(self, a: Tensor) -> Tensor:
+        return torch.cat(list(self.parts)) - a
+
+
+def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 0.5 * outputs.square().sum(1).mean()
+
+
+def experiment(algorithm: normec.Algorithm = LAZY, seed: int = 1, **changes: Any) -> Experiment:
+    centres = np.random.default_rng(7).uniform(-2, 2, (CLIENTS, D)).astype(np.float32)
+    settings: dict[str, Any] = {
+        "model": Point,
+        "data": normec.Federation.from_arrays(centres, np.zeros(CLIENTS), np.arange(CLIENTS)),
+        "algorithm": algorithm,
+        "local": normec.GD(steps=1, lr=0.5),
+        "participation": normec.Poisson(rate=0.25),
+        "privacy": normec.Privacy(trust="central", noise_multiplier=1.0),
+        "schedule": Schedule(rounds=ROUNDS, seed=seed),
+        "loss": half_square,
+        "engine": normec.Engine(eval_every=ROUNDS, checkpoint_every=ROUNDS),
+    }
+    return Experiment(**settings | changes)
+
+
+def verdict(chosen: Experiment) -> Verdict:
+    audit = prepare_audit(chosen, Audit())
+    audit.execute()
+    return audit.verdict()
+
+
+def scaled_noise(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        gaussian = normec.privacy.mechanism.seeded_gaussian
+        patch.setattr(normec.privacy.mechanism, "seeded_gaussian", lambda shape, std, *rest: gaussian(shape, factor * std, *rest))
+
+    return break_it
+
+
+def rate_on_the_message_alone(patch: pytest.MonkeyPatch) -> None:
+    noised = Mechanism.noised
+    patch.setattr(Mechanism, "noised", lambda self, total, *rest: noised(self, total / self.rate, *rest))
+
+
+def bounded_by(bound: Callable[[Tensor], Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
+    """In the engine alone, so that the audit still recomputes messages by what was declared."""
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        def step(algorithm: Any, update: Tensor, memory: Any, context: Any, norms: Any = None) -> ClientStep:
+            right = client_step(algorithm, update, memory, context, norms)
+            message = bound(right.residual)
+            return right._replace(message=message, memory=(memory[0] + algorithm.memory_step * message,))
+
+        patch.setattr(normec.engine.clients, "client_step", step)
+
+    return break_it
+
+
+def resync(patch: pytest.MonkeyPatch) -> None:
+    whole = Recorder.round
+
+    def wrong(self: Recorder, state: Any, statistics: Any) -> None:
+        whole(self, state, statistics)
+        if state.rounds_done % 25 == 0:
+            (v,) = state.memory.read(np.arange(CLIENTS + 20))
+            state.server = (v.mean(0),)
+
+    patch.setattr(Recorder, "round", wrong)
+
+
+def the_same_stream(patch: pytest.MonkeyPatch) -> None:
+    gaussian = normec.privacy.mechanism.seeded_gaussian
+    patch.setattr(
+        normec.privacy.mechanism, "seeded_gaussian", lambda shape, std, streams, k, device: gaussian(shape, std, streams, 0, device)
+    )
+
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "noise x 0.9": scaled_noise(0.9),
+    "noise x 0.5": scaled_noise(0.5),
+    "1/p on the message alone": rate_on_the_message_alone,
+    "no bound": bounded_by(lambda residual: residual),
+    "bound per tensor": bounded_by(lambda residual: torch.cat([LAZY.operator(part) for part in residual.split(D // 4, 1)], 1)),
+    "resync every 25 rounds": resync,
+    "the same noise in each round": the_same_stream,
+}
+FLAGGED_BY = {
+    "noise x 0.9": "noise multiplier",
+    "noise x 0.5": "noise multiplier",
+    "1/p on the message alone": "noise multiplier",
+    "no bound": "noise off the canaries",
+    "bound per tensor": "noise multiplier",
+    "resync every 25 rounds": "sum of all rounds",
+    "the same noise in each round": "noise from round to round",
+}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_flagged_by_the_test_that_is_for_it(fault: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[fault](monkeypatch)
+    found = verdict(experiment(seed=seed))
+    assert FLAGGED_BY[fault] in {test.name for test in found.tests if test.flagged}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_mechanism_is_not_flagged_and_its_lower_bound_is_below_the_claim(seed: int) -> None:
+    found = verdict(experiment(seed=seed))
+    assert not found.flagged
+    assert 0.5 * found.claimed < found.lower_bound < found.claimed
+    assert found.final_lower_bound < found.claimed
+    assert found.signal[0] == pytest.approx(1, abs=0.1)
+    assert found.noise[0] == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_power_of_the_audit() -> None:
+    """Each fault in at least 19 of 20 runs, the healthy mechanism in at most 2 of 100."""
+    counts = {}
+    for fault, break_it in FAULTS.items():
+        with pytest.MonkeyPatch.context() as patch:
+            break_it(patch)
+            counts[fault] = sum(verdict(experiment(seed=100 + seed)).flagged for seed in range(20))
+    counts["none"] = sum(verdict(experiment(seed=200 + seed)).flagged for seed in range(100))
+    print(json.dumps(counts, indent=1))
+    assert all(flagged >= 19 for fault, flagged in counts.items() if fault != "none")
+    assert counts["none"] <= 2
+
+
+CENTRAL = normec.Privacy(trust="central", noise_multiplier=1.0)
+LOCAL = normec.Privacy(trust="local", noise_multiplier=0.5)
+SECAGG = normec.Privacy(trust="secagg", noise_multiplier=0.5, min_honest=5)
+PRIVATE = [
+    name for name in sorted(REGISTRY) if REGISTRY[name].__module__.startswith("normec.") and REGISTRY[name]().operator.bound < np.inf
+]
+COMBINATIONS: list[dict[str, Any]] = [
+    {"privacy": CENTRAL, "engine": normec.Engine(eval_every=ROUNDS, backend="vmap")},
+    {"privacy": LOCAL, "engine": normec.Engine(eval_every=ROUNDS, backend="loop", workers=2)},
+    {"privacy": SECAGG, "participation": normec.Fixed(rate=0.25)},
+    {"privacy": CENTRAL, "participation": normec.Full(), "server": normec.ServerMomentum(momentum=0.5)},
+    {"privacy": LOCAL.model_copy(update={"noise": "secure"}), "server": normec.ServerAdam()},
+]
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_each_private_algorithm_passes_as_shipped(name: str) -> None:
+    combination = COMBINATIONS[PRIVATE.index(name) % len(COMBINATIONS)]
+    found = verdict(experiment(REGISTRY[name](server_lr=0.05), schedule=Schedule(rounds=120, seed=4), **combination))
+    assert not found.flagged, [test for test in found.tests if test.flagged]
+
+
+@pytest.mark.parametrize("combination", range(len(COMBINATIONS)))
+def test_full_participation_of_memories_passes_under_every_trust_model(combination: int) -> None:
+    whole = normec.FedNormEC(beta=0.01, server_lr=0.1, server_normalize=True)
+    found = verdict(experiment(whole, schedule=Schedule(rounds=120, seed=4), **COMBINATIONS[combination]))
+    assert not found.flagged, [test for test in found.tests if test.flagged]
+
+
+def test_an_interrupted_and_resumed_run_gives_the_same_verdict(tmp_path: Path) -> None:
+    short = Schedule(rounds=40, seed=3)
+    engine = normec.Engine(eval_every=40, checkpoint_every=7)
+    whole, halves = (prepare_audit(experiment(schedule=short, engine=engine), Audit()) for _ in range(2))
+    whole.execute()
+    with pytest.raises(InterruptedError):
+        halves.execute(RunFolder(tmp_path / "run").open(resume=False), StopsAfter(16))
+    halves.execute(RunFolder(tmp_path / "run").open(resume=True))
+    assert halves.verdict() == whole.verdict()
+
+
+def test_directions_are_orthonormal_and_a_function_of_the_seed() -> None:
+    first, again, other = (Canaries.draw(5, 40, seed) for seed in (1, 1, 2))
+    both = torch.cat([first.directions, first.held_out])
+    torch.testing.assert_close(both @ both.T, torch.eye(10, dtype=torch.float64))
+    assert torch.equal(first.directions, again.directions) and not torch.equal(first.directions, other.directions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "canaries", "said"),
+    [
+        ({"privacy": normec.Privacy(trust="none")}, 20, "privacy.trust='none' promises nothing that could be audited"),
+        ({"privacy": CENTRAL.model_copy(update={"noise_multiplier": 0.0})}, 20, "privacy.noise_multiplier=0 promises nothing"),
+        ({}, 400, "canaries=400 need 800 directions, and the model has 600 parameters. Use at most 300."),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_before_training(changes: dict[str, Any], canaries: int, said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        prepare_audit(experiment(**changes), Audit(canaries=canaries))
+    assert str(error.value).startswith(said)
+
+
+def audited(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "normec", "audit", *arguments], capture_output=True, text=True, timeout=200)
+
+
+def test_the_command_says_what_it_found_and_the_report_shows_it(tmp_path: Path) -> None:
+    done = audited("rounds=20", "--canaries", "8", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "8 canary clients, as many held-out directions, 20 rounds with a release" in done.stdout
+    assert "claimed: ε = 8.000" in done.stdout and "no test is flagged" in done.stdout
+    found = json.loads((tmp_path / "run" / "audit.json").read_text())
+    assert not found["flagged"] and found["lower_bound"] < found["claimed"]
+    counts = found["histograms"]["counts"]
+    assert sum(counts["held-out directions"]) == 8 * 20 == sum(counts["canaries that took part"]) + sum(counts["canaries that did not"])
+    page = write(Shown.read([tmp_path / "run"]))
+    assert "no test is flagged" in page and "sum of all rounds" in page
+    assert 'id="h-audits"' not in write(Shown({"plain": replace(Record.read(tmp_path / "run"), audit=None)}))
+
+
+def test_a_flagged_audit_ends_with_exit_code_3(tmp_path: Path) -> None:
+    script = tmp_path / "faulty.py"
+    script.write_text(
+        "import sys, normec.privacy.mechanism as m\n"
+        "right = m.seeded_gaussian\n"
+        "m.seeded_gaussian = lambda shape, std, *rest: right(shape, 0.5 * std, *rest)\n"
+        "from normec.cli import main\n"
+        f"sys.argv = ['normec', 'audit', 'rounds=20', '--json', '--out', {str(tmp_path / 'run')!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 3, done.stderr
+    found = json.loads(done.stdout)
+    assert found["flagged"] and found["noise"][0] == pytest.approx(0.5, abs=0.05)
+    assert "the mechanism that ran is not the one that was accounted" in write(Shown.read([tmp_path / "run"]))
+
+
+def test_a_configuration_without_a_promise_is_refused_by_the_command() -> None:
+    done = audited("privacy.trust=none")
+    assert done.returncode == 2
+    assert done.stderr.startswith("normec: privacy.trust='none' promises nothing that could be audited")
