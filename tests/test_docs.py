@@ -43,6 +43,12 @@ def test_the_performance_page_shows_the_measured_table() -> None:
     assert module.page(page, json.loads(module.RESULTS.read_text())) == page
 
 
+def test_the_results_page_shows_the_comparison_at_equal_epsilon() -> None:
+    module = benchmark("equal_epsilon")
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert module.page(page, json.loads(module.RESULTS.read_text())) == page
+
+
 def test_the_results_page_shows_the_measured_figures() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     assert benchmark("paper_figures").page(page) == page
