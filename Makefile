@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-flower check bench results docs clean
+.PHONY: demo test test-audit test-flower check bench results docs clean
 
 demo: $(VENV)/.package  ## install, and train the built-in private demo
 	$(BIN)/normec train
@@ -13,6 +13,9 @@ test: $(VENV)/.dev  ## run the tests
 
 test-flower: $(VENV)/.dev  ## kill processes of a real federation at random moments (about 10 minutes)
 	$(BIN)/pytest -m "long or not long" tests/test_flower.py tests/test_flower_processes.py
+
+test-audit: $(VENV)/.dev  ## the power of the audit: 240 runs (about 8 minutes)
+	$(BIN)/pytest -s -m "long or not long" tests/test_audit.py
 
 check: $(VENV)/.dev  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -27,6 +27,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from federation import Grid, Node, arrays_of, client_app, owner, size
+from normec.audit.canaries import LENGTH, Canaries
+from normec.audit.evidence import Measured, Seen, released
+from normec.audit.verdict import judge
 from normec.flower import ClientMod, Strategy
 from normec.flower.keeper import Keeper
 from normec.flower.owner import Owner
@@ -701,3 +704,41 @@ def test_an_owner_who_is_misunderstood_is_told_so(config: dict[str, Any], said: 
     with pytest.raises(BadInput) as error:
         Owner.of(config)
     assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_servers_step_passes_the_audit(trust: str, tmp_path: Path) -> None:
+    """Canaries on real nodes; the others send nothing, so that all that is released is the canaries' and noise."""
+    number, d, rounds, rate = 5, 400, 60, 0.5
+    canaries = Canaries.draw(number, d, 1)
+    app, moves = ClientApp(mods=[ClientMod()]), {f"c{i}": LENGTH * row.numpy() for i, row in enumerate(canaries.directions)}
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        x = message.content["arrays"]["x"].numpy()
+        moved = (x - 0.5 * moves.get(str(context.node_config["client-id"]), np.zeros(d))).astype(np.float32)
+        return Message(RecordDict({"arrays": arrays_of(moved)}), reply_to=message)
+
+    grid = Grid({i: Node(app, owner(tmp_path, f"c{i}", trust, max_epsilon=1e4)) for i in range(8)})
+    privacy = normec.Privacy(trust=trust, noise_multiplier=0.7)
+    algorithm = normec.FedNormEC(beta=0.1, server_lr=0.1, lazy=True)
+    chosen = strategy(tmp_path, privacy, algorithm=algorithm, participation=normec.Poisson(rate), clients=8)
+    states: list[Seen] = []
+    measured: list[Measured] = []
+
+    def look(current: int, arrays: ArrayRecord) -> None:
+        state, mechanism = chosen.state, chosen.state.mechanism
+        now = Seen(state.x.double(), tuple(v.double() for v in state.server), tuple(v.double() for v in state.steps))
+        std = mechanism.std_of_sum(int(state.cohort.sum()))
+        if states and std > 0:
+            total = released(algorithm, chosen.server, states[-1], now, mechanism.rate) * mechanism.expected
+            along, aside = ((rows @ total / std).numpy() for rows in (canaries.directions, canaries.held_out))
+            measured.append(Measured(along, aside, state.cohort[:number].copy(), algorithm.operator.bound / std))
+        states.append(now)
+
+    chosen.start(grid, ArrayRecord({"x": torch.zeros(d)}), num_rounds=rounds, evaluate_fn=look)  # type: ignore[arg-type]
+    found = judge(chosen.state.mechanism, 1e-5, measured, canaries, states[0], states[-1], error=1e-6)  # secure noise has no seed
+    assert found.rounds >= rounds - 3
+    assert not found.flagged, [test for test in found.tests if test.flagged]
+    assert found.signal[0] == pytest.approx(1, abs=0.6)
+    assert found.noise[0] == pytest.approx(1, abs=0.15)
