@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from conftest import Outcome
+from normec.config import parse_assignments
+from normec.errors import BadInput
 from normec.paper.experiments import FIGURES, SCALES, Experiments
 from normec.paper.pictures import caption
 from normec.privacy.table import Query, rows
@@ -36,7 +38,9 @@ def test_the_true_epsilon_is_that_of_the_privacy_table() -> None:
     experiments = tiny("coordinate")
     table = rows(Query(noise_multiplier=experiments.noise_multiplier(1), clients=5, scheme="full", rounds=15, delta=1e-5))
     expected = {row["trust"]: row["epsilon"] for row in table}
-    assert experiments.true_epsilon(1) == {"local": expected["local"], "sums": expected["secagg"]}
+    found = experiments.true_epsilon(1)
+    assert (found["local"], found["secagg"]) == (expected["local"], expected["secagg"])
+    assert 0 < found["central"] <= 1.0001 * expected["secagg"]  # the same total noise, seen by fewer, when all take part
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -80,7 +84,7 @@ def test_the_figures_at_the_tiny_scale(tmp_path: Path, command: Command) -> None
             assert [row["test_accuracy"] for row in series["rows"]] == [row["test_accuracy"] for row in metrics]
             assert [row["transmissions"] for row in series["rows"]] == [row["transmissions"] for row in metrics]
         assert (tmp_path / f"{figure}.png").read_bytes()[:4] == b"\x89PNG" and "<svg" in (tmp_path / f"{figure}.svg").read_text()
-        assert any("claimed ε = 8; true ε = " in line for line in caption(found))
+        assert any(re.search(r"claimed ε = 8; true: local ε = .*, secagg ε = .*, central ε = ", line) for line in caption(found))
     tuned = json.loads((tmp_path / "figure3.json").read_text())["series"]
     best = {(s["beta"], s["gamma"]): s["best_accuracy"] for s in json.loads((tmp_path / "figure4.json").read_text())["series"]}
     for series in tuned:
@@ -105,3 +109,11 @@ def test_what_is_no_figure(arguments: list[str], words: str, command: Command, t
     assert done.code == 2 and done.err.count("\n") == 1, done.err
     assert re.search(words, done.err), done.err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["algorithm.beta=0.5", "algorithm.name=fedavg", "local.lr=0.3", "participation.rate=0.1", "privacy.trust=none"]
+)
+def test_what_a_figure_sets_itself_cannot_be_changed(change: str) -> None:
+    with pytest.raises(BadInput, match=f"{change.split('=')[0]} is set by the figure for each of its runs"):
+        Experiments.at("tiny", "total", None, parse_assignments([change]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 
 import normec
 from conftest import Outcome
-from normec.report.page import Shown, write
+from normec.report.claims import claim, voids
+from normec.report.page import Shown, _thinned, write
+from normec.runs import Record
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 
@@ -193,3 +196,57 @@ def test_many_rounds_are_thinned_and_the_last_stays(two: Path, tmp_path: Path) -
     page = write(Shown.read([tmp_path / "long"]))
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL).group(1))  # type: ignore[union-attr]
     assert len(page.encode()) < 6e6 and data["left_out"] > 0 and data["runs"][0]["columns"]["round"][-1] == 30_000
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a run's own file", "a pipe"])
+def test_a_page_replaces_nothing_else(kind: str, two: Path, tmp_path: Path, command: Command) -> None:
+    place = tmp_path / "place"
+    if kind == "a folder":
+        place.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(place)
+    else:
+        place = two / "ours" / "metrics.jsonl"
+    before = place.read_bytes() if place.is_file() else None
+    outcome = command("report", str(two), "--out", str(place))
+    assert outcome.code == 2 and ("is a folder" in outcome.err or "holds something else than a page" in outcome.err)
+    assert before is None or place.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("test_accuracy", "x"), ("train_loss", [1]), ("epsilon", {"a": 1}), ("seconds", "long"), ("transmissions", 10**400)],
+)
+def test_a_run_with_values_that_no_run_writes_is_named_and_the_others_are_shown(key: str, value: Any, two: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(two / "ours", bad)
+    lines = (bad / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {key: value})
+    (bad / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    shown = Shown.read([two, bad])
+    assert set(shown.runs) == {"ours", "fedavg"} or len(shown.runs) == 2
+    assert len(shown.problems) == 1 and "bad" in shown.problems[0]
+
+
+def test_of_a_sweep_every_folder_that_is_no_run_is_named(two: Path, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    shutil.copytree(two, sweep)
+    (sweep / "sweep.toml").touch()
+    (sweep / "foreign").mkdir()
+    shown = Shown.read([sweep])
+    assert len(shown.runs) == 2 and len(shown.problems) == 1 and "foreign" in shown.problems[0]
+
+
+def test_an_unfinished_private_run_says_what_it_has_spent_and_of_what(two: Path, tmp_path: Path) -> None:
+    shutil.copytree(two / "ours", tmp_path / "ours")
+    (tmp_path / "ours" / "summary.json").unlink()
+    run = Record.read(tmp_path / "ours")
+    assert "Unfinished: " in claim(run) and "δ = " in claim(run) and "zero-out adjacency, trust central" in claim(run)
+    assert not any("No number on this page" in line for line in voids(run))
+
+
+def test_evaluated_rounds_are_drawn_before_others() -> None:
+    rows = [{"round": k, "test_accuracy": 0.5 if k % 5 == 0 else None, "train_loss": None} for k in range(301)]
+    kept = [row["round"] for row in _thinned(rows, 61)]
+    assert kept == list(range(0, 301, 5))
+    assert len(_thinned(rows, 20)) <= 22 and {0, 300} <= {row["round"] for row in _thinned(rows, 20)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -73,7 +74,13 @@ class Lock:
 
 
 def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
-    """Writes a file beside `path`, makes it durable and moves it over `path`; a failure leaves `path` as it was."""
+    """Writes a file beside `path`, makes it durable and moves it over `path`; a failure leaves `path` as it was.
+
+    Raises:
+        OSError: where it cannot be written, or `path` is a folder, a device or the like, which no file may replace.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it is no file that could be replaced", str(path))
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:

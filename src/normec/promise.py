@@ -53,11 +53,13 @@ def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposu
         reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
         return Claim(f"Not private: {reason}, ε = ∞.", None, None)
     careful = by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None
-    busiest = realised(mechanism, delta, largest_exposure).epsilon if mechanism.trust in PER_CLIENT else None
+    per_client = mechanism.trust in PER_CLIENT
+    busiest = realised(mechanism, delta, largest_exposure).epsilon if per_client else None
     beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
     if busiest is not None:
+        seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""
         silent = f"; each client is silent before its own rounds spend more than ε = {limit:g}" if limit else ""
-        beside = f" (before sampling, without amplification; realised by the busiest client: ε = {upper(busiest)}{silent})"
+        beside = f" (before sampling, without amplification{seen}{silent})"
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if delta >= 1 / mechanism.clients else ""
     who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)

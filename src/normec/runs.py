@@ -68,7 +68,7 @@ class Record:
             whole = isinstance(settings, dict) and isinstance(summary, dict | None) and isinstance(clients, list)
             if not whole or not (audit is None or {"tests", "histograms", "claimed", "flagged"} <= audit.keys()):
                 raise TypeError("it holds something else")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadInput(str(reading), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.") from None
         return cls(path, settings, metrics, summary, clients, audit)
 

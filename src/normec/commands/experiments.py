@@ -141,14 +141,13 @@ def report(
     """
     from normec.console import show
     from normec.files import write_atomically
-    from normec.report.page import Shown, write
+    from normec.report.page import Shown, check_page, write
 
     file = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
-    if not file.parent.is_dir():
-        raise BadInput("--out", f"={str(file)!r}: {file.parent} is no folder. Make it, or name another.")
+    check_page(file)
     shown = Shown.read(folders)
     text = write(shown)
-    write_atomically(file, lambda: text.encode())
+    write_atomically(file.resolve(), lambda: text.encode("utf-8", "replace"))
     for problem in shown.problems:
         typer.echo(f"normec: left out: {problem}", err=True)
     show(f"{file}: {len(shown.runs)} of {len(shown.runs) + len(shown.problems)} runs")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normec.errors import BadInput, NormecError
+from normec.errors import BadInput, NormecError, nearest
 
 
 def flower_app(
@@ -41,6 +41,9 @@ def flower_run(
     """
     import contextlib
     import json
+    import re
+    import signal
+    import sys
 
     from normec.config import parse_assignments
     from normec.console import progress
@@ -51,8 +54,17 @@ def flower_run(
         raise BadInput("owners", f"={owners!r} must be local, central or none.")
     if not (app / "pyproject.toml").is_file():
         raise BadInput("APP", f"={str(app)!r} holds no pyproject.toml. Write an app with: normec flower-app DIR")
-    folder = out.resolve()
-    settings = {"clients": clients, "folder": str(folder / "experiment"), **parse_assignments(changes or [])}
+    folder, known = out.resolve(), app_settings(app)
+    if folder.is_relative_to(app.resolve()):
+        raise BadInput(
+            "--out", f"={str(out)!r} lies in the app, and Flower would ship what is in it to the nodes. Choose a folder outside."
+        )
+    given = parse_assignments(changes or [])
+    for key in given:
+        if key not in known:
+            raise BadInput(key, f" is no setting of the app ([tool.flwr.app.config] in its pyproject.toml). {nearest(key, known)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
+    settings = {"clients": clients, "folder": str(folder / "experiment"), **given}
     names = [f"node{i}" for i in range(clients)]
     states = [f'partition-id={i} client-id="{name}" state-dir={json.dumps(str(folder / name))}' for i, name in enumerate(names)]
     limits = f'trust="{owners}"' + (f" max-epsilon={max_epsilon}" if owners != "none" else "")
@@ -63,6 +75,24 @@ def flower_run(
             link, _ = started.enter_context(federation(folder, [f"{state} {limits}" for state in states]))
         run = started.enter_context(Run(link, app, settings))
         run.follow(lambda text: typer.echo(text, nl=False), timeout)
-        state = run.state()
+        state, text = run.state(), run.text()
     if state != "finished:completed":
-        raise NormecError(f"the run has ended as {state!r}. The logs are in {folder}.")
+        reasons = re.findall(r"normec\.errors\.\w+: (.+)", text)
+        raise NormecError(f"{reasons[-1] if reasons else 'the run has failed.'} (It ended as {state!r}; the logs are in {folder}.)")
+    typer.echo(
+        f"done: the server's side is in {out / 'experiment'} (normec report, normec ledger), each client's in {out / 'node0'} and so on"
+    )
+
+
+def app_settings(app: Path) -> dict[str, object]:
+    """The settings of an app, with their defaults.
+
+    Raises:
+        BadInput: where its pyproject.toml cannot be read.
+    """
+    import tomllib
+
+    try:
+        return dict(tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config", {}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput("APP", f"={str(app)!r}: its pyproject.toml is of no Flower app ({type(error).__name__}: {error}).") from None

@@ -31,9 +31,13 @@ class Replies(NamedTuple):
 
 
 class _TurnedAway(NamedTuple):
-    """A node that does not take part. times: how often it was asked again; due: the look at which it is asked next."""
+    """A node that does not take part.
+
+    stated: whether it, or its answer, gave the reason. times: how often it was asked again; due: the look at which it is asked next.
+    """
 
     reason: str
+    stated: bool
     times: int
     due: int
 
@@ -51,10 +55,13 @@ class Roster:
         self._greeted: list[int] = []
         self._looks = 0
 
-    def strangers(self, grid: Grid) -> list[int]:
-        """The nodes to be asked whose they are: new ones, and again, ever more rarely, those that were turned away."""
+    def strangers(self, grid: Grid, refusing: bool = True) -> list[int]:
+        """The nodes to be asked whose they are: new ones, and again, ever more rarely, those that were turned away.
+
+        refusing: also those that have given a reason.
+        """
         here = self._look(grid)
-        waiting = {node for node, entry in self._turned_away.items() if entry.due > self._looks}
+        waiting = {node for node, entry in self._turned_away.items() if entry.due > self._looks or (entry.stated and not refusing)}
         self._greeted = sorted(here - set(self.node_of.values()) - waiting)
         return self._greeted
 
@@ -77,7 +84,7 @@ class Roster:
             elif node not in self._greeted:
                 others.append(reply)
         for node in silent:
-            self._turn_away(node, f"node {node}: it has not answered")
+            self._turn_away(node, f"node {node}: it has not answered", stated=False)
         self._greeted = []
         return others
 
@@ -101,10 +108,14 @@ class Roster:
         except Exception as error:  # whatever a stranger's bytes raise
             self._turn_away(node, f"{who}: its answer cannot be read ({type(error).__name__})")
 
-    def _turn_away(self, node: int, reason: str) -> None:
-        times = self._turned_away[node].times + 1 if node in self._turned_away else 0
-        self._turned_away[node] = _TurnedAway(reason.rstrip("."), times, self._looks + 2 ** min(times, 20))
-        log.warning("turned away: %s", reason)
+    def _turn_away(self, node: int, reason: str, stated: bool = True) -> None:
+        before = self._turned_away.get(node)
+        times = before.times + 1 if before else 0
+        if before and before.stated and not stated:
+            reason, stated = before.reason, True
+        if not before or before.reason != reason.rstrip("."):
+            log.warning("turned away: %s", reason)
+        self._turned_away[node] = _TurnedAway(reason.rstrip("."), stated, times, self._looks + 2 ** min(times, 20))
 
     def gather(self, grid: Grid, greeting: Callable[[int], Message], clients: int, least: int, wait: float) -> None:
         """Asks nodes whose they are until `clients` of them take part, or `wait` seconds are over.
@@ -114,10 +125,11 @@ class Roster:
         Raises:
             NormecError: where fewer than `least` have come, saying who refuses and why.
         """
-        end = time.monotonic() + wait
+        begun = time.monotonic()
+        end = begun + wait
         self._look(grid)
         while len(self.node_of) < clients:
-            if strangers := self.strangers(grid):
+            if strangers := self.strangers(grid, refusing=False):
                 self.enter(grid.send_and_receive([greeting(node) for node in strangers], timeout=max(end - time.monotonic(), POLL)))
             if len(self.node_of) + len(self._turned_away) >= clients:  # enough have come, and those that refuse hardly change their minds
                 end = min(end, time.monotonic() + LAST_CALL)
@@ -126,7 +138,7 @@ class Roster:
             time.sleep(POLL)
         if len(self.node_of) < least:
             refusals = "".join(f" {entry.reason}." for entry in self._turned_away.values())
-            found = f"{count(len(self.node_of), 'client')} of {clients} came within {wait:g} s"
+            found = f"{count(len(self.node_of), 'client')} of {clients} came within {time.monotonic() - begun:.0f} s"
             raise NormecError(f"the experiment cannot go on: {found}.{refusals} Start the other nodes, or change what is refused.")
         if not self.clients:
             self.clients = tuple(sorted(self.node_of)[:clients])

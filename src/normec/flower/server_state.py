@@ -6,7 +6,7 @@ import math
 import platform
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -114,12 +114,20 @@ class ServerState:
         self.clients = tuple(self.clients)
         check_hex("experiment", self.experiment)
 
-    def began(self, evaluated: Mapping[str, Any]) -> None:
-        """Before the first round of this process."""
+    def began(self, evaluate: Callable[[], Mapping[str, Any]]) -> None:
+        """Before the first round of this process; the first time the untrained model is evaluated."""
         self._clock = time.perf_counter() - self.seconds
         if not self.rows:
-            self._write({}, evaluated)
+            self._write({}, evaluate())
             self._checkpoint()
+
+    def where(self) -> str:
+        """How far the experiment has come, in words."""
+        said = f"round {self.rounds_done} of {self.mechanism.rounds}"
+        counted = self.ledger.counted() if self.ledger else self.rounds_done
+        if counted >= self.mechanism.rounds > self.rounds_done:
+            said += f": its ledger counts {counted} attempts, as many as were accounted, and another one would exceed the promise"
+        return said
 
     def goes_on(self) -> bool:
         """Whether another round is planned, and the ledger, where each attempt counts, has room for it."""

@@ -96,11 +96,12 @@ class Strategy(FlowerStrategy):
         with self.folder.open(resume=self.folder.holds_run):
             self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(initial_arrays), self.seed)
             self.summary()
-            self.roster = Roster(self.state.clients)
-            self.roster.gather(grid, self._greeting, self.clients, least=1 if self.state.clients else self.clients, wait=self.wait)
-            self.state.clients = self.roster.clients
             arrays = self._current()
-            self.state.began(_evaluated(evaluate_fn, 0, arrays, result))
+            if self.state.goes_on():
+                self.roster = Roster(self.state.clients)
+                self.roster.gather(grid, self._greeting, self.clients, least=1 if self.state.clients else self.clients, wait=self.wait)
+                self.state.clients = self.roster.clients
+                self.state.began(lambda: _evaluated(evaluate_fn, 0, arrays, result))
             while self.state.goes_on():
                 current = self.state.rounds_done + 1
                 self.roster.gather(grid, self._greeting, 1, least=1, wait=self.wait)
@@ -111,6 +112,7 @@ class Strategy(FlowerStrategy):
                 arrays, counts = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = counts
                 self.state.ended(counts, _evaluated(evaluate_fn, current, arrays, result))
+            log.info("ends after %s", self.state.where())
             summary = self.state.finish(self.layout.tensors(arrays))
         log.info(summary["claim"])
         result.arrays = arrays
@@ -163,7 +165,9 @@ class Strategy(FlowerStrategy):
     def summary(self) -> None:
         """Logs what runs, and what is promised, before anything starts."""
         log.info("experiment %s: %s, in %s", self.state.experiment, self.algorithm.name, self.folder.path)
-        log.info(self.state.claim().sentence)
+        if self.state.rounds_done:
+            log.info("goes on after %s", self.state.where())
+        log.info("planned: %s", self.state.claim().sentence)
 
     def _greeting(self, node: int) -> Message:
         return self._message(node, None, {})

@@ -68,10 +68,10 @@ class Terms:
     def table(self) -> dict[str, Any]:
         """Plain values, which `read` turns back."""
         return {
+            "sizes": self.sizes.table(),
             "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
             "privacy": self.privacy.table(),
-            "sizes": self.sizes.table(),
         }
 
     def text(self) -> str:

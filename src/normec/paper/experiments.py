@@ -13,6 +13,7 @@ from normec.config import RunConfig, Tree, merge
 from normec.errors import BadInput
 from normec.experiment import prepare
 from normec.grid import Point
+from normec.privacy import Trust
 from normec.privacy.accountant import epsilon
 from normec.privacy.table import Query, paper_noise
 from normec.sweep import Sweep
@@ -26,6 +27,15 @@ Noise = Literal["total", "coordinate"]
 FIGURES: tuple[Figure, ...] = ("figure1", "figure2", "figure3", "figure4")
 SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
 NOISES: tuple[Noise, ...] = ("total", "coordinate")
+
+
+SET_BY_FIGURES = {
+    "algorithm": ("name", "beta", "server_lr"),
+    "local": ("lr",),
+    "participation": ("scheme", "rate"),
+    "privacy": ("trust", "epsilon", "noise_multiplier", "delta"),
+}
+"""Settings in which the runs of a figure differ, or on which its captions rest."""
 
 
 class Label(NamedTuple):
@@ -66,6 +76,11 @@ class Experiments:
             if path is None:
                 raise BadInput("--data", f" is missing: --scale {scale} trains on CIFAR-10. Give the folder that holds it.")
             tree["data"]["path"] = str(path)
+        for section, keys in SET_BY_FIGURES.items():
+            own = set(keys) & set(changes.get(section, {}) if isinstance(changes.get(section), dict) else {})
+            if own:
+                problem = " is set by the figure for each of its runs. Change other keys, or write a sweep of your own."
+                raise BadInput(f"{section}.{min(own)}", problem)
         base = merge(tree, changes)
         plain = merge(base, {"privacy": {"trust": "none"}})  # no noise has to be calibrated to know d
         return cls(base, setup, noise, prepare(RunConfig.from_tree(plain).experiment()).model.d)
@@ -84,10 +99,16 @@ class Experiments:
         return s / math.sqrt(self.d) if self.noise == "total" else s
 
     def true_epsilon(self, rate: float) -> dict[str, float]:
-        """What this noise really gives at δ: `local` to a server that sees each message, `sums` to one that sees sums of pM messages."""
+        """What this noise really gives at δ.
+
+        local: to a server that sees each message. secagg: to one that sees sums of pM messages. central: to whoever sees the
+        models, if a trusted server adds the noise of pM participants at once and keeps the cohorts secret.
+        """
         common: dict[str, Any] = {"clients": self.clients, "rounds": self.rounds, "delta": DELTA, **_sampling(rate)}
         query = Query(noise_multiplier=self.noise_multiplier(rate), **common)
-        return {"local": epsilon(query.mechanism("local"), DELTA).epsilon, "sums": epsilon(query.mechanism("secagg"), DELTA).epsilon}
+        at_once = Query(noise_multiplier=self.noise_multiplier(rate) * math.sqrt(rate * self.clients), **common)
+        asked: list[tuple[Trust, Query]] = [("local", query), ("secagg", query), ("central", at_once)]
+        return {trust: epsilon(each.mechanism(trust), DELTA).epsilon for trust, each in asked}
 
     def labels(self, figure: Figure) -> list[Label]:
         """The runs of a figure; they share runs."""

@@ -65,9 +65,12 @@ def caption(found: dict[str, Any]) -> list[str]:
     setting = f"{found['data']}, {found['model']} (d = {found['d']:,}), M = {found['clients']} clients, K = {found['rounds']} rounds"
     lines = [f"{setting}; {reading}, s = p √(K ln(1/δ)) / ε"]
     for rate, true in found["true_epsilon"].items():
-        seen = f"ε = {upper(true['sums'])} where the server sees sums of pM messages, {upper(true['local'])} where it sees each message"
-        lines.append(f"p = {rate}: claimed ε = {found['claimed']['epsilon']:g}; true {seen} (δ = {found['claimed']['delta']:g})")
-    return lines
+        seen = ", ".join(f"{trust} ε = {upper(true[trust])}" for trust in ("local", "secagg", "central"))
+        lines.append(f"p = {rate}: claimed ε = {found['claimed']['epsilon']:g}; true: {seen} (δ = {found['claimed']['delta']:g})")
+    seen_by = "local: the server sees each message; secagg: sums of pM; central: it adds the noise of pM, and only models are seen"
+    if found["noise"] == "total":
+        seen_by += ". No such ε protects anyone: the proof needs the noise a coordinate (--noise coordinate)"
+    return [*lines, seen_by]
 
 
 def save(found: dict[str, Any], folder: Path) -> list[Path]:

@@ -17,18 +17,40 @@ def claim(run: Record) -> str:
     if run.summary is not None:
         return str(run.summary.get("claim", "Its summary holds no claim."))
     rounds = run.metrics[-1]["round"] if run.metrics else 0
+    unfinished = f"Unfinished: {rounds} of {_planned(run)} rounds"
+    if not _private(run):
+        return f"{unfinished}; not private: nobody adds noise, ε = ∞."
+    privacy, participation = run.settings.get("privacy", {}), run.settings.get("participation", {})
+    sampling = " at rate ".join(str(participation[key]) for key in ("scheme", "rate") if key in participation)
     spent = run.last("epsilon")
-    so_far = "nothing private was claimed yet" if spent is None else f"ε = {upper(spent)} spent so far"
-    return f"Unfinished: {rounds} of {run.settings.get('rounds', '?')} rounds; {so_far}."
+    so_far = "nothing spent yet" if spent is None else f"ε = {upper(spent)}, δ = {privacy.get('delta')!r} spent so far"
+    return (
+        f"{unfinished}; {so_far} of a client-level promise under {privacy.get('adjacency')} adjacency, trust {privacy.get('trust')}, "
+        f"{sampling} sampling; its accountant is named at the end."
+    )
+
+
+def _planned(run: Record) -> object:
+    return run.settings.get("rounds", run.settings.get("sizes", {}).get("rounds", "?"))
+
+
+def _private(run: Record) -> bool:
+    """Whether a run promises something; of one without a summary, whether its settings do."""
+    if run.summary is not None:
+        return bool(run.summary.get("private"))
+    privacy = run.settings.get("privacy", {})
+    return bool(privacy.get("trust", "none") != "none" and privacy.get("noise_multiplier", 1) != 0)
 
 
 def voids(run: Record) -> list[str]:
     """What the claim rests on, and what would void it."""
     summary = run.summary or {}
-    if not summary.get("private"):
+    if not _private(run):
         return ["No number on this page, and no model of this run, is protected."]
-    lines = [WHO_SEES[summary["trust"]]] if summary.get("trust") in WHO_SEES else []
-    if SEEDED in str(summary.get("claim")):
+    privacy = run.settings.get("privacy", {})
+    trust = summary.get("trust", privacy.get("trust"))
+    lines = [WHO_SEES[trust]] if trust in WHO_SEES else []
+    if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") == "seeded"):
         lines.append("Whoever knows the seed can subtract the noise: run it with privacy.noise=secure for a model that is to be released.")
     lines.append("Its δ and ε are of this run alone: choosing among runs on the same clients, or repeating one, spends more.")
     lines.append("Losses, accuracies and norms on this page are exact and outside the claim: for a simulation, or for trusted eyes.")

@@ -24,8 +24,8 @@
     return box;
   });
   if (data.metrics.includes(place.get("metric"))) metric.value = place.get("metric");
-  if (place.get("axis") in data.axes) axis.value = place.get("axis");
-  if (data.left_out) document.getElementById("left-out").textContent = `Of ${data.left_out + 1} rounds one is drawn.`;
+  if (Object.hasOwn(data.axes, place.get("axis") ?? "")) axis.value = place.get("axis");
+  if (data.left_out) document.getElementById("left-out").textContent = `${data.left_out} rounds of these runs are not drawn, to keep this file small.`;
 
   function dash(index) {
     return dashes[Math.floor(index / colours.length) % dashes.length];
@@ -66,7 +66,7 @@
         hovermode: "x unified",
         margin: { l: 60, r: 10, t: 36, b: 50 },
         font: { color: ink },
-        hoverlabel: { bgcolor: paper, font: { color: ink } },
+        hoverlabel: { bgcolor: paper, font: { color: ink }, namelength: -1 },
         paper_bgcolor: "rgba(0,0,0,0)",
         plot_bgcolor: "rgba(0,0,0,0)",
       },

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from normec.errors import BadInput
+from normec.folder import RunFolder
 from normec.promise import upper
 from normec.report.audits import audit_section
 from normec.report.claims import claim, voids
@@ -26,6 +27,11 @@ from normec.theory.certificate import lines as verdict
 MOST_NUMBERS = 60_000
 """Of all curves in the page; with more, rounds are left out evenly, so that the file stays small."""
 AXES = {"round": "round", "transmissions": "transmissions", "bytes_up": "bytes up", "epsilon": "ε spent"}
+FIRST = b"<!doctype html>"
+"""What a page begins with."""
+MOST_VALUES = 6_000
+"""Rows of all tables of values; each run has at most MOST_ROWS of them."""
+MOST_ROWS, LEAST_ROWS = 200, 5
 NOT_CURVES = {*AXES, "bytes_down"}
 
 
@@ -41,15 +47,54 @@ class Shown:
         """The runs of folders, each of a run or of a sweep."""
         found = cls()
         for path in paths:
-            inside = sorted(each.parent for each in path.glob("*/metrics.jsonl")) if not (path / "metrics.jsonl").exists() else []
-            for folder in inside or [path]:
+            for folder in _runs_in(path):
                 try:
-                    found.runs[str(folder)] = Record.read(folder)
+                    found.runs[str(folder)] = _readable(Record.read(folder))
                 except BadInput as error:
                     found.problems.append(str(error))
         common = _common([Path(name).parts for name in found.runs])
         found.runs = {str(Path(*Path(name).parts[common:])) or name: run for name, run in found.runs.items()}
         return found
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """The runs of a folder of runs, or the folder itself; of a sweep all that should be runs."""
+    if (path / "metrics.jsonl").exists() or not path.is_dir():
+        return [path]
+    inside = sorted(each for each in path.iterdir() if each.is_dir())
+    sweep = (path / "sweep.toml").exists()
+    return [each for each in inside if sweep or (each / "metrics.jsonl").exists() or RunFolder(each).holds_run] or [path]
+
+
+def _readable(run: Record) -> Record:
+    """A run whose every part can be shown.
+
+    Raises:
+        BadInput: for files that hold other things than a run writes, so that the other runs are shown without it.
+    """
+    try:
+        for part in (_claims, _theory, audit_section, _results, _settings, _spread, _timings, _versions):
+            part({"": run})
+        _values("", run, 1)
+        json.dumps(_curves({"": run}), allow_nan=False)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        problem = f" holds what no run writes ({type(error).__name__}: {error}). Leave this run out, or run it again."
+        raise BadInput(str(run.path), problem) from None
+    return run
+
+
+def check_page(file: Path) -> None:
+    """Refuses a place for the page where something else lies, before anything is made.
+
+    Raises:
+        BadInput: saying what.
+    """
+    if not file.parent.is_dir():
+        raise BadInput("--out", f"={str(file)!r}: {file.parent} is no folder. Make it, or name another.")
+    if file.is_dir():
+        raise BadInput("--out", f"={str(file)!r} is a folder. Name a file in it, such as {file / 'report.html'}.")
+    if file.exists() and (not file.is_file() or file.read_bytes()[: len(FIRST)] != FIRST):
+        raise BadInput("--out", f"={str(file)!r} holds something else than a page of normec. Name another file.")
 
 
 def write(shown: Shown) -> str:
@@ -60,6 +105,7 @@ def write(shown: Shown) -> str:
     """
     if not shown.runs:
         raise BadInput("DIR", f": {shown.problems[0] if shown.problems else 'no folder was given.'}")
+    most = max(LEAST_ROWS, min(MOST_ROWS, MOST_VALUES // len(shown.runs)))
     parts = {
         "title": _text(", ".join(shown.runs) if len(shown.runs) <= 3 else f"{len(shown.runs)} runs"),
         "notices": "".join(f"<p class=notice>{_text(line)}</p>" for line in [*shown.problems, *_versions(shown.runs)]),
@@ -70,7 +116,7 @@ def write(shown: Shown) -> str:
         "settings": _settings(shown.runs),
         "spread": _spread(shown.runs),
         "timings": _timings(shown.runs),
-        "values": "".join(_values(name, run) for name, run in shown.runs.items()),
+        "values": "".join(_values(name, run, most) for name, run in shown.runs.items()),
         "data": _script_safe(_curves(shown.runs)),
         "style": _resource("page.css"),
         "code": _resource("page.js"),
@@ -122,7 +168,7 @@ def _results(runs: dict[str, Record]) -> str:
 
 def _spent(run: Record) -> str:
     spent = run.last("epsilon")
-    return "∞: not private" if spent is None else upper(spent)
+    return upper(spent) if spent is not None else "∞: not private" if run.metrics else "–"
 
 
 def _settings(runs: dict[str, Record]) -> str:
@@ -162,28 +208,38 @@ def _timings(runs: dict[str, Record]) -> str:
     return _table(["run", "seconds", "median milliseconds a round"], rows)
 
 
-def _values(name: str, run: Record) -> str:
-    """The evaluated rounds as a table, for those who cannot see the chart."""
+def _values(name: str, run: Record, most: int) -> str:
+    """The evaluated rounds as a table, for those who cannot see the chart; evenly thinned to about `most`."""
     rows = [row for row in run.metrics if row.get("test_accuracy") is not None or row.get("train_loss") is not None]
     heads = ["round", "test_accuracy", "test_loss", "train_loss", "epsilon", "transmissions"]
-    cells = [[_plain(row.get(head)) for head in heads] for row in rows[:: math.ceil(len(rows) / 200) or 1]]
+    cells = [[_plain(row.get(head)) for head in heads] for row in rows[:: math.ceil(len(rows) / most) or 1]]
     return f"<details><summary>{_text(name)}</summary>{_table(heads, cells)}</details>"
 
 
 def _curves(runs: dict[str, Record]) -> dict[str, Any]:
     """For the chart: of each run the columns of its metrics."""
     names = sorted({key for run in runs.values() for row in run.metrics for key, value in _numbers(row).items() if value is not None})
-    total = len(names) * sum(len(run.metrics) for run in runs.values())
-    step = math.ceil(total / MOST_NUMBERS)
-    series = []
+    most = max(2, MOST_NUMBERS // (max(len(names), 1) * len(runs)))
+    series, left_out = [], 0
     for name, run in runs.items():
-        rows = [_numbers(row) for index, row in enumerate(run.metrics) if index % step == 0 or index == len(run.metrics) - 1]
+        rows = [_numbers(row) for row in _thinned(run.metrics, most)]
+        left_out += len(run.metrics) - len(rows)
         series.append({"name": name, "columns": {key: [row.get(key) for row in rows] for key in names}})
     offered: list[str] = [key for key in ("test_accuracy", "test_loss", "train_loss") if key in names]
     offered += [key for key in names if key not in offered and key not in NOT_CURVES]
     axes = {key: title for key, title in AXES.items() if key in names}
     audits = [{"name": name, **run.audit["histograms"]} for name, run in runs.items() if run.audit]
-    return {"runs": series, "metrics": offered, "axes": axes, "left_out": step - 1, "audits": audits}
+    return {"runs": series, "metrics": offered, "axes": axes, "left_out": left_out, "audits": audits}
+
+
+def _thinned(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """About `most` of the rounds, evenly, those with scores before the others; the first and the last always."""
+    scored = [place for place, row in enumerate(rows) if row.get("test_accuracy") is not None or row.get("train_loss") is not None]
+    others = sorted(set(range(len(rows))) - set(scored))
+    kept = set(scored[:: math.ceil(len(scored) / most) or 1])
+    room = most - len(kept)
+    kept |= set(others[:: math.ceil(len(others) / room) or 1]) if room > 0 else set()
+    return [row for place, row in enumerate(rows) if place in kept or place in (0, len(rows) - 1)]
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float | None]:
