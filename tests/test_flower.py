@@ -17,7 +17,9 @@ from torch import nn
 import normec
 from normec.algorithms.base import REGISTRY
 from normec.errors import BadInput, NormecError
+from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import read
+from normec.promise import upper
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
@@ -742,3 +744,64 @@ def test_the_servers_step_passes_the_audit(trust: str, tmp_path: Path) -> None:
     assert not found.flagged, [test for test in found.tests if test.flagged]
     assert found.signal[0] == pytest.approx(1, abs=0.6)
     assert found.noise[0] == pytest.approx(1, abs=0.15)
+
+
+def test_an_app_to_start_from_is_written_once_and_holds_what_flower_needs(command: Callable[..., Any], tmp_path: Path) -> None:
+    assert command("flower-app", "mine").code == 0
+    names = {str(path.relative_to(tmp_path / "mine")) for path in (tmp_path / "mine").rglob("*") if path.is_file()}
+    code = {f"federated/{name}.py" for name in ("__init__", "client_app", "server_app", "task")}
+    assert names == code | {"README.md", "pyproject.toml", ".gitignore"}
+    again = command("flower-app", "mine")
+    assert again.code == 2 and "mine is not an empty folder" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "APP='nowhere' holds no pyproject.toml. Write an app with: normec flower-app DIR"),
+        (["mine", "--owners", "nobody"], "owners='nobody' must be local, central or none."),
+        (["mine", "--out", "mine/here"], "--out='mine/here' lies in the app, and Flower would ship"),
+        (["mine", "epsilonn=3"], "epsilonn is no setting of the app ([tool.flwr.app.config] in its pyproject.toml). Did you mean epsilon?"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_before_anything_starts(
+    arguments: list[str], said: str, command: Callable[..., Any], tmp_path: Path
+) -> None:
+    command("flower-app", "mine")
+    outcome = command("flower-run", *arguments)
+    assert outcome.code == 2 and outcome.err.startswith(f"normec: {said}")
+    assert not (tmp_path / "loopback").exists()
+
+
+def test_a_finished_experiment_wakes_nobody(tmp_path: Path) -> None:
+    first = strategy(tmp_path)
+    result = start(first, federation(tmp_path))
+    again = start(strategy(tmp_path), Grid({}))
+    assert all(np.array_equal(again.arrays[name].numpy(), result.arrays[name].numpy()) for name in START)
+
+
+def test_a_refusal_keeps_its_reason_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = federation(tmp_path)
+    grid.nodes[12].config = owner(tmp_path, "c2", max_epsilon=3.0)
+    asked: list[int] = []
+    app = grid.nodes[12].app
+
+    def silent_later(message: Message, context: Context) -> Message:
+        asked.append(1)
+        return app(message, context)
+
+    grid.nodes[12].app = silent_later  # type: ignore[assignment]
+    with pytest.raises(NormecError, match=r"client 'c2': privacy\.trust='none' is less than"):
+        start(strategy(tmp_path, wait=1.5), grid)
+    assert len(asked) == 1
+
+
+def test_a_clients_directory_says_what_all_its_experiments_have_spent(command: Callable[..., Any], tmp_path: Path) -> None:
+    start(strategy(tmp_path, LOCAL), federation(tmp_path, "local"))
+    start(strategy(tmp_path, LOCAL, folder=tmp_path / "second"), federation(tmp_path, "local"), rounds=2)
+    outcome = command("ledger", str(tmp_path / "c1" / "c1"))
+    assert outcome.code == 0 and outcome.out.count("releases under trust local, noise multiplier 1") == 2
+    seven = epsilon(Mechanism("local", "zero-out", 1.0, 1.0, normec.Full(), 3, 7), 1e-5).epsilon
+    assert f"all together: ε = {upper(seven)} at δ = 1e-05" in outcome.out
+    start(strategy(tmp_path, folder=tmp_path / "third"), federation(tmp_path))
+    assert "all together: ε = ∞: messages have left without noise" in command("ledger", str(tmp_path / "c1" / "c1")).out

@@ -119,9 +119,10 @@ def privacy(
 
 @app.command()
 def ledger(
-    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder; or a client's, with all its experiments.")],
+    delta: Annotated[float, typer.Option(metavar="δ", help="Of a client's total.")] = 1e-5,
 ) -> None:
-    """Verify a run's privacy ledger, and say what it has spent."""
+    """Verify a privacy ledger, and say what it has spent; of a client's directory all of them, and their total."""
     from normec.console import show
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
@@ -129,6 +130,13 @@ def ledger(
     from normec.tables import ledger_lines, privacy_table, spent_line
 
     folder = RunFolder(run)
+    if not folder.ledger.exists() and any(run.glob("*/ledger.jsonl")):
+        from normec.flower.owner import account
+
+        if not 0 < delta < 1:
+            raise BadInput("--delta", f"={delta} must be a number strictly between 0 and 1.")
+        show(*account(run, delta))
+        return
     if not folder.ledger.exists():
         raise BadInput("DIR", f"={str(run)!r} holds no ledger. Give the folder of a run with privacy.")
     found = read(folder.ledger)

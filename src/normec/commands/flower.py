@@ -63,7 +63,8 @@ def flower_run(
     for key in given:
         if key not in known:
             raise BadInput(key, f" is no setting of the app ([tool.flwr.app.config] in its pyproject.toml). {nearest(key, known)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # so that what was started ends, too
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     settings = {"clients": clients, "folder": str(folder / "experiment"), **given}
     names = [f"node{i}" for i in range(clients)]
     states = [f'partition-id={i} client-id="{name}" state-dir={json.dumps(str(folder / name))}' for i, name in enumerate(names)]

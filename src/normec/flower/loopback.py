@@ -72,7 +72,7 @@ def until(condition: Callable[[], object], timeout: float, what: str) -> None:
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {timeout:.0f} s")
+            raise NormecError(f"{what}: not within {timeout:.0f} s")
         time.sleep(0.05)
 
 
@@ -110,16 +110,19 @@ class Process:
                 return found
             self.kill()
             if not (begin and re.search(again, self.text())):
-                raise RuntimeError(f"{self.name} ended without {pattern!r}:\n{self.text()[-2000:]}")
+                raise NormecError(f"{self.name} ended without {pattern!r}:\n{self.text()[-2000:]}")
 
     def alive(self) -> bool:
         """Say whether the command itself still runs."""
         return self.popen is not None and self.popen.poll() is None
 
     def pids(self) -> list[int]:
-        """Return the pids of the command and of everything it spawned that still runs, orphans and other sessions included."""
+        """Return the pids of the command and of everything it spawned that still runs, orphans and other sessions included.
+
+        Where there is no /proc (macOS), none: then only the command's own process group is known.
+        """
         found, mark = [], f"NORMEC_LOOPBACK={self.token}".encode()
-        for entry in Path("/proc").iterdir():
+        for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
@@ -177,7 +180,7 @@ class Link(Process):
             command, env=self.environment, capture_output=True, text=True, timeout=60, cwd=self.folder
         )
         if done.returncode:
-            raise RuntimeError(f"flwr {calls}:\n{done.stdout}{done.stderr}")
+            raise NormecError(f"flwr {calls}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def register(self, nodes: int) -> list[int]:

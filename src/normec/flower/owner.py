@@ -10,16 +10,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from normec.errors import BadInput, nearest
+from normec.errors import BadInput, count, nearest
 from normec.files import making, write_atomically
 from normec.flower.terms import Terms
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, epsilon, gaussian
 from normec.privacy.ledger import Ledger, read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
+from normec.promise import upper
 from normec.settings import OpenUnit, Settings, Text
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="up to 64 letters, digits, dots, dashes")]
+UNPROTECTED = "unprotected"
+"""The file in a client's directory that says that something has left it without noise."""
 TRUST: tuple[Literal["none", "central", "local"], ...] = ("none", "central", "local")
 """From the trust that asks for most to that which asks for least."""
 
@@ -101,7 +104,7 @@ class Owner(Settings):
 
     @property
     def _marker(self) -> Path:
-        return self.folder / "unprotected"
+        return self.folder / UNPROTECTED
 
     def mark_unprotected(self) -> None:
         """Writes down, before it happens, that something leaves without protection, after which no limit of ε can hold."""
@@ -127,6 +130,24 @@ class Owner(Settings):
         if not total <= self.max_epsilon:
             problem = f"={self.max_epsilon:g} of this client's owner does not allow another release: with it ε = {total:.4g}"
             raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {len(others) + 1} experiments.")
+
+
+def account(folder: Path, delta: float) -> list[str]:
+    """What a client's directory says that it has released, by experiment and in all, in words.
+
+    Raises:
+        BadInput: for a ledger that is damaged.
+    """
+    ledgers = [read(path) for path in sorted(folder.glob("*/ledger.jsonl"))]
+    lines = []
+    for ledger in ledgers:
+        header = ledger.lines[0] if ledger.lines else {"trust": "?", "noise_multiplier": math.nan}
+        noise = f"noise multiplier {header['noise_multiplier']:.4g}"
+        lines.append(f"{ledger.path.parent.name}: {count(ledger.counted(), 'release')} under trust {header['trust']}, {noise}")
+    if (folder / UNPROTECTED).exists():
+        return [*lines, "all together: ε = ∞: messages have left without noise"]
+    total = spent([(ledger, ledger.counted()) for ledger in ledgers], delta)
+    return [*lines, f"all together: ε = {upper(total)} at δ = {delta:g}"]
 
 
 def spent(accounts: list[tuple[Ledger, int]], delta: float) -> float:

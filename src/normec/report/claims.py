@@ -53,7 +53,9 @@ def voids(run: Record) -> list[str]:
     if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") == "seeded"):
         lines.append("Whoever knows the seed can subtract the noise: run it with privacy.noise=secure for a model that is to be released.")
     lines.append("Its δ and ε are of this run alone: choosing among runs on the same clients, or repeating one, spends more.")
-    lines.append("Losses, accuracies and norms on this page are exact and outside the claim: for a simulation, or for trusted eyes.")
+    simulated = "experiment" not in summary  # a deployment's scores are of the server's own data, and of released models
+    exact = "Losses, accuracies and norms on this page are exact and outside the claim: for a simulation, or for trusted eyes."
+    lines += [exact] if simulated else []
     if "outside" in str(summary.get("convergence")):
         lines.append(f"No theorem covers its convergence: {summary['convergence']}.")
     return lines
