@@ -36,6 +36,11 @@ D, CLIENTS, ROUNDS = 600, 40, 300
 LAZY = normec.FedNormEC(beta=0.01, server_lr=0.1, lazy=True)
 
 
+CENTRAL = normec.Privacy(trust="central", noise_multiplier=1.0)
+LOCAL = normec.Privacy(trust="local", noise_multiplier=0.5)
+SECAGG = normec.Privacy(trust="secagg", noise_multiplier=0.5, min_honest=5)
+
+
 class Point(nn.Module):
     """A model that is its own parameters, in four tensors of equal size."""
 
@@ -119,6 +124,35 @@ def the_same_stream(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def a_model_without_noise(patch: pytest.MonkeyPatch) -> None:
+    """The server keeps a noisy estimate, and steps along a clean one."""
+    clean: list[Tensor] = []
+    noised, server = Mechanism.noised, type(LAZY).server
+
+    def remember(self: Mechanism, total: Tensor, *rest: Any) -> Tensor:
+        clean.append(total / self.expected)
+        return noised(self, total, *rest)
+
+    def step(self: Any, state: Any, mean: Tensor, rate: float) -> Any:
+        direction, after = server(self, state, mean, rate)
+        if not clean:  # the audit's own call
+            return direction, after
+        return server(self, state, clean.pop().to(mean.dtype), rate)[0], after
+
+    patch.setattr(Mechanism, "noised", remember)
+    patch.setattr(type(LAZY), "server", step)
+
+
+def everyone_in_the_sum(patch: pytest.MonkeyPatch) -> None:
+    """Clients that sat out transmit all the same."""
+    block = normec.engine.clients.Clients._block
+    patch.setattr(
+        normec.engine.clients.Clients,
+        "_block",
+        lambda self, model, x, server, clients, cohort, k: block(self, model, x, server, clients, np.ones_like(cohort), k),
+    )
+
+
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "noise x 0.9": scaled_noise(0.9),
     "noise x 0.5": scaled_noise(0.5),
@@ -127,6 +161,8 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "bound per tensor": bounded_by(lambda residual: torch.cat([LAZY.operator(part) for part in residual.split(D // 4, 1)], 1)),
     "resync every 25 rounds": resync,
     "the same noise in each round": the_same_stream,
+    "no noise": scaled_noise(0.0),
+    "a model without noise": a_model_without_noise,
 }
 FLAGGED_BY = {
     "noise x 0.9": "noise multiplier",
@@ -136,6 +172,8 @@ FLAGGED_BY = {
     "bound per tensor": "noise multiplier",
     "resync every 25 rounds": "sum of all rounds",
     "the same noise in each round": "noise from round to round",
+    "no noise": "noise multiplier",
+    "a model without noise": "states",
 }
 
 
@@ -157,6 +195,33 @@ def test_a_healthy_mechanism_is_not_flagged_and_its_lower_bound_is_below_the_cla
     assert found.noise[0] == pytest.approx(1, abs=0.03)
 
 
+def test_clients_that_sat_out_are_found_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    everyone_in_the_sum(monkeypatch)
+    whole = normec.FedNormEC(beta=0.01, server_lr=0.1)
+    found = verdict(experiment(whole, privacy=normec.Privacy(trust="central", noise_multiplier=4.0), schedule=Schedule(rounds=100, seed=1)))
+    assert "absent canaries" in {test.name for test in found.tests if test.flagged}
+
+
+def test_a_sum_that_should_have_been_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mechanism, "gives_up", lambda self, participants: False)
+    found = verdict(experiment(privacy=SECAGG.model_copy(update={"min_honest": 18}), schedule=Schedule(rounds=40, seed=1)))
+    assert "states" in {test.name for test in found.tests if test.flagged}
+
+
+def test_messages_a_little_too_long_are_found_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded_by(lambda residual: 1.06 * LAZY.operator(residual))(monkeypatch)
+    found = verdict(experiment(privacy=normec.Privacy(trust="central", noise_multiplier=0.05), schedule=Schedule(rounds=20, seed=1)))
+    assert "noise multiplier" in {test.name for test in found.tests if test.flagged}
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.05])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_a_healthy_run_with_few_participants_is_not_flagged(rate: float, adjacency: Any) -> None:
+    privacy = normec.Privacy(trust="central", noise_multiplier=1.0, adjacency=adjacency)
+    found = verdict(experiment(participation=normec.Poisson(rate), privacy=privacy, schedule=Schedule(rounds=60, seed=1)))
+    assert not found.flagged, [test for test in found.tests if test.flagged]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_power_of_the_audit() -> None:
@@ -172,9 +237,6 @@ def test_the_power_of_the_audit() -> None:
     assert counts["none"] <= 2
 
 
-CENTRAL = normec.Privacy(trust="central", noise_multiplier=1.0)
-LOCAL = normec.Privacy(trust="local", noise_multiplier=0.5)
-SECAGG = normec.Privacy(trust="secagg", noise_multiplier=0.5, min_honest=5)
 PRIVATE = [
     name for name in sorted(REGISTRY) if REGISTRY[name].__module__.startswith("normec.") and REGISTRY[name]().operator.bound < np.inf
 ]
@@ -224,6 +286,8 @@ def test_directions_are_orthonormal_and_a_function_of_the_seed() -> None:
     [
         ({"privacy": normec.Privacy(trust="none")}, 20, "privacy.trust='none' promises nothing that could be audited"),
         ({"privacy": CENTRAL.model_copy(update={"noise_multiplier": 0.0})}, 20, "privacy.noise_multiplier=0 promises nothing"),
+        ({}, 1, "canaries=1 must be a whole number >= 2"),
+        ({"schedule": Schedule(rounds=1)}, 20, "rounds=1: an audit compares rounds"),
         ({}, 400, "canaries=400 need 800 directions, and the model has 600 parameters. Use at most 300."),
     ],
 )

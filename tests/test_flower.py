@@ -739,7 +739,7 @@ def test_the_servers_step_passes_the_audit(trust: str, tmp_path: Path) -> None:
         states.append(now)
 
     chosen.start(grid, ArrayRecord({"x": torch.zeros(d)}), num_rounds=rounds, evaluate_fn=look)  # type: ignore[arg-type]
-    found = judge(chosen.state.mechanism, 1e-5, measured, canaries, states[0], states[-1], error=1e-6)  # secure noise has no seed
+    found = judge(chosen.state.mechanism, 1e-5, measured, 0.0, canaries, states[0], states[-1], error=1e-6)  # secure noise has no seed
     assert found.rounds >= rounds - 3
     assert not found.flagged, [test for test in found.tests if test.flagged]
     assert found.signal[0] == pytest.approx(1, abs=0.6)

@@ -261,7 +261,13 @@ def audit_table(verdict: Verdict) -> Table:
     table = Table(title="Audit", title_justify="left")
     for heading in ("test", "value", "under the claim", "p-value", "verdict"):
         table.add_column(heading, overflow="fold")
-    under = {"noise multiplier": f"≥ {verdict.claimed_noise_multiplier:.4g}", "final model": "–", "noise from round to round": "0"}
+    under = {
+        "noise multiplier": f"≥ {verdict.claimed_noise_multiplier:.4g}",
+        "final model": "–",
+        "noise from round to round": "0",
+        "absent canaries": "0",
+        "states": "≤ 1",
+    }
     for test in verdict.tests:
         said = "FLAGGED" if test.flagged else "passed"
         p_value = "–" if test.p_value is None else f"{test.p_value:.2g}"
@@ -274,8 +280,8 @@ def audit_lines(verdict: Verdict) -> list[str]:
     confidence = f"with {verdict.confidence:.0%} confidence in all"
     lines = [
         f"{count(verdict.canaries, 'canary client')}, as many held-out directions, {count(verdict.rounds, 'round')} with a release",
-        f"claimed: ε = {upper(verdict.claimed)}; spent at least, {confidence}: ε = {verdict.lower_bound:.3f} by the releases, "
-        f"{verdict.final_lower_bound:.3f} by the final model alone",
+        f"claimed: ε = {upper(verdict.claimed)}; at the largest noise that agrees {confidence}: ε = {upper(verdict.lower_bound)} by the "
+        f"releases, {upper(verdict.final_lower_bound)} by the final model alone",
     ]
     flagged = [f"FLAGGED: {test.name}: {test.means}." for test in verdict.tests if test.flagged]
     passed = "no test is flagged: what was released can come from the mechanism that was accounted (what this cannot show: docs/audit.md)"

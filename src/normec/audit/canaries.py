@@ -22,7 +22,7 @@ from normec.participation import Participation
 from normec.streams import Streams
 
 LENGTH = 1e6
-"""Of a canary's update: so much longer than memories and bounds that the bounded message has its direction."""
+"""Of a canary's update, over the bound: so much longer than memories that the bounded message has its direction."""
 LEAST_RATE = 0.5
 """Of the canaries, so that each direction is seen with and without its canary."""
 
@@ -73,11 +73,13 @@ class WithCanaries(Participation):
 class CanaryBackend:
     """A backend whose canaries' updates are their directions, however they would compute, and which keeps the honest ones.
 
-    updates_seen: of the present round, the scaled local update (d,) of each honest client that computed, by id.
+    length: of a canary's update (norm). updates_seen: of the present round, the scaled local update (d,) of each honest client that
+    computed, by id.
     """
 
     own: Backend
     canaries: Canaries
+    length: float = LENGTH
     updates_seen: dict[Hashable, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,7 +92,7 @@ class CanaryBackend:
         self.own.updates(model, x, tasks, k, out, buffers)
         for row, task in enumerate(tasks):
             if task.client in self._rows:
-                out[row] = LENGTH * self.canaries.directions[self._rows[task.client]].to(out)
+                out[row] = self.length * self.canaries.directions[self._rows[task.client]].to(out)
             else:
                 with self._lock:
                     self.updates_seen[task.client] = out[row].clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from normec.local import LocalMethod
 from normec.privacy import Mechanism
 from normec.recorder import State
 from normec.streams import Streams
+
+STEP, ROUNDING = 1e-3, 1e-5
+"""What rounding explains of a state's departure: shares of its step, and of its own norm."""
 
 
 class Seen(NamedTuple):
@@ -47,9 +51,9 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Watching(Mechanism):
-    """A mechanism that writes down who took part in each round that released something."""
+    """A mechanism that writes down who took part in each round."""
 
-    cohorts: dict[int, np.ndarray] = field(default_factory=dict)
+    cohorts: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
 
     @classmethod
     def over(cls, mechanism: Mechanism) -> Watching:
@@ -57,9 +61,12 @@ class Watching(Mechanism):
 
     def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
         mask = super().cohort(exposure, k, streams)
-        if not self.gives_up(int(mask.sum())):
-            self.cohorts[k] = mask.copy()
+        self.cohorts[k] = mask.copy()
         return mask
+
+    def must_give_up(self, participants: int) -> bool:
+        """As `gives_up`, by the accounting alone."""
+        return self.trust == "secagg" and participants - self.colluders < self.min_honest
 
 
 def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: Seen, rate: float) -> Tensor:
@@ -90,7 +97,10 @@ def _direction(optimizer: ServerStep, lr: float, before: Seen, after: Seen) -> T
 
 
 class Witness:
-    """Follows a run round by round. measured: by round, what it has found. first, last: the states at the ends."""
+    """Follows a run round by round. measured: by round, what it has found. first, last: the states at the ends.
+
+    departures: by round, how far the states are from what the recovered release makes of them, over what rounding explains.
+    """
 
     def __init__(
         self,
@@ -104,6 +114,7 @@ class Witness:
         self.algorithm, self.optimizer, self.mechanism, self.backend = algorithm, optimizer, mechanism, backend
         self.scale = algorithm.update_scale(local.lr)
         self.measured: dict[int, Measured] = {}
+        self.departures: dict[int, float] = {}
         self.first: Seen | None = None
         self.last: Seen | None = None
         self._done = 0
@@ -126,19 +137,32 @@ class Witness:
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
         self._before, self._memory = self._memory, tuple(slot.clone() for slot in self._memory)
-        cohort = self.mechanism.cohorts.get(k)
-        honest = self._honest(before, cohort)
-        participants = 0 if cohort is None else int(cohort.sum())
-        std = self.mechanism.std_of_sum(participants)
-        if cohort is None or std == 0:  # given up, or nobody was there to add noise
+        cohort = self.mechanism.cohorts[k]
+        honest, participants = self._honest(before, cohort), int(cohort.sum())
+        if self.mechanism.must_give_up(participants):
+            self.departures[k] = 0.0 if all(torch.equal(a, b) for a, b in zip(_vectors(before), _vectors(after), strict=True)) else math.inf
             return
-        total = released(self.algorithm, self.optimizer, before, after, self.mechanism.rate) * self.mechanism.expected
-        canaries = self.backend.canaries
+        mean = released(self.algorithm, self.optimizer, before, after, self.mechanism.rate)
+        std = self.mechanism.std_of_sum(participants)
+        if std == 0:  # nobody was there to add noise, or to send anything
+            mean = torch.zeros_like(mean)
+        self.departures[k] = self._departure(before, after, mean)
+        if std == 0:
+            return
+        total, canaries = mean * self.mechanism.expected, self.backend.canaries
         along, aside = (directions.to(total.device) @ (total - honest) / std for directions in (canaries.directions, canaries.held_out))
         present = cohort[[self._places[name] for name in canaries.ids]]
         self.measured[k] = Measured(along.cpu().numpy(), aside.cpu().numpy(), present, self.algorithm.operator.bound / std)
 
-    def _honest(self, before: Seen, cohort: np.ndarray | None) -> Tensor:
+    def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:
+        """The largest over the model and the server's vectors."""
+        direction, server = self.algorithm.server(before.server, mean, self.mechanism.rate)
+        x, optimizer = self.optimizer.step(before.x, direction, self.algorithm.server_lr, before.optimizer)
+        made = _vectors(Seen(x, server, optimizer))
+        found = zip(made, _vectors(before), _vectors(after), strict=True)
+        return max(float((m - a).norm() / (STEP * (a - b).norm() + ROUNDING * a.norm() + 1e-30)) for m, b, a in found)
+
+    def _honest(self, before: Seen, cohort: np.ndarray) -> Tensor:
         """The sum (d,) of the honest messages, recomputed in float64 from their updates by the declared algorithm."""
         names = sorted(self.backend.updates_seen, key=self._places.__getitem__)
         if not names:
@@ -148,9 +172,11 @@ class Witness:
         step = client_step(self.algorithm, updates, tuple(slot[places] for slot in self._memory), Context(before.server, _refuse_to_draw))
         for slot, rows in zip(self._memory, step.memory, strict=True):
             slot[places] = rows
-        if cohort is None:
-            return torch.zeros_like(before.x)
         return step.message[torch.from_numpy(cohort).to(updates.device)[places]].sum(0)
+
+
+def _vectors(seen: Seen) -> Slots:
+    return (seen.x, *seen.server, *seen.optimizer)
 
 
 def _refuse_to_draw() -> Tensor:

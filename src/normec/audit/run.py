@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from normec.audit.canaries import Canaries, CanaryBackend, WithCanaries
+from normec.audit.canaries import LENGTH, Canaries, CanaryBackend, WithCanaries
 from normec.audit.evidence import Watching, Witness
 from normec.audit.verdict import Verdict, judge
 from normec.errors import BadInput
@@ -15,7 +16,7 @@ from normec.experiment import Experiment, Plan, prepare
 from normec.folder import RunFolder
 from normec.privacy import SpentSoFar
 from normec.recorder import Observer
-from normec.settings import Count, Settings
+from normec.settings import Settings
 from normec.training import execute
 
 BINS = 60
@@ -24,7 +25,7 @@ BINS = 60
 class Audit(Settings):
     """canaries: k, the canary clients, and as many held-out directions."""
 
-    canaries: Count = 20
+    canaries: Annotated[int, Field(ge=2, le=10**6, description="a whole number >= 2")] = 20
 
 
 class _OnlyPlanned(SpentSoFar):
@@ -66,7 +67,8 @@ class Prepared:
         measured = [witness.measured[k] for k in sorted(witness.measured)]
         if len(measured) < 2 or witness.first is None or witness.last is None:
             raise BadInput("rounds", f"={mechanism.rounds}: {len(measured)} released something, and an audit needs more. Raise rounds.")
-        return judge(mechanism, self.audited.delta or 0.0, measured, witness.backend.canaries, witness.first, witness.last)
+        departure = max(witness.departures.values())
+        return judge(mechanism, self.audited.delta or 0.0, measured, departure, witness.backend.canaries, witness.first, witness.last)
 
 
 def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
@@ -83,6 +85,8 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     if not audited.mechanism.private:
         problem = f"={audited.mechanism.noise_multiplier:g} promises nothing that could be audited. Raise it."
         raise BadInput("privacy.noise_multiplier", problem)
+    if audited.mechanism.rounds < 2:
+        raise BadInput("rounds", f"={audited.mechanism.rounds}: an audit compares rounds. Use 2 or more.")
     d, number = audited.model.d, settings.canaries
     if 2 * number > d:
         raise BadInput("canaries", f"={number} need {2 * number} directions, and the model has {d} parameters. Use at most {d // 2}.")
@@ -96,7 +100,14 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     changed = {"participation": participation, "privacy": privacy, "schedule": schedule, "engine": engine}
     inside = replace(experiment, data=canaries.join(experiment.data), **changed)  # type: ignore[arg-type]
     plan = prepare(inside)
-    mechanism, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries)
+    mechanism, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries, _length(experiment))
     plan = replace(plan, mechanism=mechanism, backend=backend, spent=_OnlyPlanned(plan.mechanism, plan.delta or 0.0))
     witness = Witness(experiment.algorithm, experiment.server, experiment.local, mechanism, backend, plan.federation.ids)
     return Prepared(plan, witness, audited)
+
+
+def _length(experiment: Experiment) -> float:
+    """So that a canary's update, in the unit that the algorithm bounds, is much longer than what the bound compares it with."""
+    algorithm = experiment.algorithm
+    compared = max(1.0, algorithm.operator.bound, float(getattr(algorithm, "alpha", 1.0)))
+    return min(LENGTH * compared / algorithm.update_scale(experiment.local.lr), 1e25)

@@ -11,7 +11,8 @@ import torch
 
 from normec.audit.canaries import Canaries
 from normec.audit.evidence import Measured, Seen
-from normec.privacy import Mechanism, epsilon, gaussian
+from normec.errors import BadInput
+from normec.privacy import Mechanism, epsilon
 
 ERROR = 0.01
 """The chance that a healthy mechanism is flagged, over all tests together."""
@@ -35,9 +36,10 @@ class Test:
 class Verdict:
     """What an audit has found.
 
-    claimed: ε of the run. lower_bound: the ε that it spends at least, at `confidence`, by its releases; final_lower_bound: by the
-    final model alone. signal: what a canary's message adds to its direction, over the bound; noise: the standard deviation over
-    the claimed one; both with their bounds. noise_multiplier: the largest that agrees with them.
+    claimed: ε of the run. lower_bound: the accountant's ε, at the run's own rate, for the largest noise multiplier that agrees with the
+    releases at `confidence`; final_lower_bound: with the final model alone. signal: what a canary's message adds to its direction,
+    over the bound; noise: the standard deviation over the claimed one; both with their bounds. noise_multiplier: the largest
+    that agrees with them.
     """
 
     claimed: float
@@ -65,32 +67,52 @@ class Verdict:
 
 
 def judge(
-    mechanism: Mechanism, delta: float, measured: list[Measured], canaries: Canaries, first: Seen, last: Seen, error: float = ERROR
+    mechanism: Mechanism,
+    delta: float,
+    measured: list[Measured],
+    departure: float,
+    canaries: Canaries,
+    first: Seen,
+    last: Seen,
+    error: float = ERROR,
 ) -> Verdict:
-    """The verdict on the rounds of a run of `mechanism`, whose participation is the run's own."""
+    """The verdict on the rounds of a run of `mechanism`, whose participation is the run's own.
+
+    departure: the largest of the rounds', over what rounding explains.
+
+    Raises:
+        BadInput: where no canary took part in any round.
+    """
     from scipy import stats
 
-    each = error / 5  # Bonferroni
+    each = error / 6  # Bonferroni, over the tests that chance can fail
     along, held = np.stack([one.canaries for one in measured]), np.stack([one.held_out for one in measured])
     present = np.stack([one.present for one in measured])
     strength = np.array([one.strength for one in measured])[:, None] * present
     k, rounds = held.shape[1], len(measured)
 
     weight = float((strength**2).sum())
+    if weight == 0:
+        raise BadInput("canaries", f"={present.shape[1]}: none took part in a round that released something. Raise rounds, or canaries.")
     signal = float((strength * along).sum()) / weight
     residuals = np.concatenate([(along - signal * strength).ravel(), held.ravel()])
     squares, freedom = float((residuals**2).sum()), len(residuals) - 1
     noise, most_noise = math.sqrt(squares / freedom), math.sqrt(squares / float(stats.chi2.ppf(each / 2, freedom)))
     least_signal = signal - float(stats.norm.ppf(1 - each / 2)) * most_noise / math.sqrt(weight)
     consistent = mechanism.noise_multiplier * most_noise / least_signal if least_signal > 0 else math.inf
-    odd = min(float(stats.chi2.cdf(squares, freedom)), float(stats.norm.sf((signal - 1) * math.sqrt(weight) / noise)))
+    odd = min(float(stats.chi2.cdf(squares, freedom)), float(stats.norm.sf((signal - 1) * math.sqrt(weight))))
 
     variance = float((held**2).sum())
-    lagged = float((held[1:] * held[:-1]).sum()) / variance
+    lagged = float((held[1:] * held[:-1]).sum()) / variance if variance else 1.0
+    absent = along[~present]
+    leaked = float(absent.sum()) / math.sqrt(absent.size) if absent.size else 0.0
     cumulative = float((held.sum(0) ** 2).sum()) / rounds
     final_mu, final_low = _final(canaries, first, last, each)
-    claimed, final_bound = epsilon(mechanism, delta).epsilon, gaussian(max(final_low, 0.0), delta)
-    lower = epsilon(replace(mechanism, noise_multiplier=consistent), delta).epsilon if math.isfinite(consistent) else 0.0
+    most_shown = math.sqrt(float((strength**2).sum(0).max()))  # μ of the canary that took part most, by all its releases
+    final_noise = mechanism.noise_multiplier * most_shown / final_low if final_low > 0 else math.inf
+
+    def at(noise_multiplier: float) -> float:
+        return epsilon(replace(mechanism, noise_multiplier=noise_multiplier), delta).epsilon if math.isfinite(noise_multiplier) else 0.0
 
     def two_sided(name: str, value: float, below: float, means: str) -> Test:
         p_value = 2 * min(below, 1 - below)
@@ -101,7 +123,7 @@ def judge(
             "noise multiplier",
             consistent,
             min(1.0, 2 * odd),
-            consistent < mechanism.noise_multiplier,
+            2 * odd < each or consistent < mechanism.noise_multiplier,
             "messages are longer than their bound, or the noise is smaller than was accounted: the claim does not hold",
         ),
         two_sided(
@@ -122,18 +144,31 @@ def judge(
             float(stats.chi2.cdf(cumulative, k)),
             "the noise of the rounds does not add up: something was released that was not accounted, such as a resync",
         ),
+        two_sided(
+            "absent canaries",
+            leaked,
+            float(stats.norm.cdf(leaked)),
+            "clients that sat out a round are in its sum, so that sampling protects nobody",
+        ),
+        Test(
+            "states",
+            departure,
+            None,
+            departure > 1,
+            "the model or a vector of the server moved otherwise than by the release: something else was published, or too few took part",
+        ),
         Test(
             "final model",
             final_mu,
             None,
-            final_bound > claimed,
+            final_noise < mechanism.noise_multiplier,
             "who holds the final model alone can tell who took part better than the claim allows",
         ),
     )
     return Verdict(
-        claimed=claimed,
-        lower_bound=lower,
-        final_lower_bound=final_bound,
+        claimed=epsilon(mechanism, delta).epsilon,
+        lower_bound=at(consistent),
+        final_lower_bound=at(final_noise),
         confidence=1 - error,
         claimed_noise_multiplier=mechanism.noise_multiplier,
         noise_multiplier=consistent,

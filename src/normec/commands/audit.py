@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from normec.errors import BadInput
+
 FLAGGED = 3
 """The exit code of an audit that has found something."""
 
@@ -31,6 +33,8 @@ def audit(
 
     config = resolve(*split(run or [], None, None))
     folder = RunFolder(out or new_run_folder(f"{config.algorithm.name}-audit"))
+    if folder.holds_run:
+        raise BadInput("--out", f"={str(folder.path)!r} holds a run, and an audit starts anew. Choose another folder.")
     folder.check(resume=False)
     with progress("reading the data, building the model, calibrating the noise"):
         prepared = prepare_audit(config.experiment(), Audit(canaries=canaries))

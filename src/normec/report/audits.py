@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from normec.promise import upper
 from normec.report.markup import table, text
 from normec.runs import Record
 from normec.tables import number
+
+BOUNDS = ("claimed", "lower_bound", "final_lower_bound")
 
 
 def audit_section(runs: dict[str, Record]) -> str:
@@ -17,10 +21,10 @@ def audit_section(runs: dict[str, Record]) -> str:
             continue
         found = run.audit
         state = "FLAGGED: the mechanism that ran is not the one that was accounted" if found["flagged"] else "no test is flagged"
-        claimed = "∞" if found["claimed"] is None else f"{found['claimed']:.3f}"
+        claimed, lower, final = (upper(math.inf if value is None else value) for value in map(found.get, BOUNDS))
         bounds = (
-            f"Claimed: ε = {claimed}. Spent at least, with {found['confidence']:.0%} confidence: ε = {found['lower_bound']:.3f} by the "
-            f"releases, {found['final_lower_bound']:.3f} by the final model alone."
+            f"Claimed: ε = {claimed}. At the largest noise that agrees with what was measured, with {found['confidence']:.0%} confidence, "
+            f"the accountant gives ε = {lower} for the releases, and {final} for the final model alone."
         )
         heads = ["test", "value", "p-value", "verdict", "what a failure means"]
         rows = [_row(test) for test in found["tests"]]
