@@ -21,6 +21,9 @@ from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
 from normec.settings import difference
 
+NO_ROUND = -1
+"""Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
+
 
 class Output(NamedTuple):
     """What one round released: the cohort (M,), a mask, and the released mean (d,), in float64."""

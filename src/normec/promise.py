@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from normec.algorithms import Algorithm
+from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.errors import BadInput
 from normec.noise import lattice_for
 from normec.participation import Participation
@@ -123,6 +123,12 @@ def mechanism_for(
         if not mechanism.rounds:
             raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
     return mechanism, delta
+
+
+def convergence(algorithm: Algorithm, server: ServerStep) -> str:
+    """Which guarantee covers a run: that of its algorithm, for the plain server step alone."""
+    outside = f" (outside: server optimizer {server.optimizer})" if server.optimizer != Descent.optimizer else ""
+    return algorithm.convergence + outside
 
 
 def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:

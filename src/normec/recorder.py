@@ -16,7 +16,7 @@ from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient
 from normec.experiment import Plan
-from normec.folder import Output, RunFolder
+from normec.folder import NO_ROUND, Output, RunFolder
 from normec.memory import Memory, merged
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Spent, epsilon
@@ -28,8 +28,6 @@ from normec.summary import End, summarize, versions
 from normec.theory.certificate import certificate
 from normec.theory.constants import smoothness_seen
 
-NO_ROUND = -1
-"""Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
 COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
 """The numbers of a state that a checkpoint holds beside its vectors."""
 

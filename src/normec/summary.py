@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from normec.algorithms import Descent
 from normec.evaluation import spread
 from normec.experiment import Plan
 from normec.privacy import Spent
-from normec.promise import state_claim
+from normec.promise import convergence, state_claim
 from normec.version import __version__
 
 
@@ -37,22 +36,16 @@ def versions() -> dict[str, str]:
     return {"normec": __version__, "torch": str(torch.__version__)}
 
 
-def _convergence(plan: Plan) -> str:
-    """Which guarantee covers the run: that of its algorithm, for the plain server step alone."""
-    optimizer = plan.experiment.server.optimizer
-    outside = f" (outside: server optimizer {optimizer})" if optimizer != Descent.optimizer else ""
-    return plan.experiment.algorithm.convergence + outside
-
-
 def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, Any]:
     """The content of summary.json. ε is null where it is infinite."""
     mechanism, claim, last = plan.mechanism, end.claim, end.last
     private, limit = mechanism.private, plan.experiment.privacy.client_limit
     stated = state_claim(mechanism, claim, plan.delta or 0.0, float(end.exposure.max()), limit)
+    covered = convergence(plan.experiment.algorithm, plan.experiment.server)
     return {
         "claim": stated.sentence,
         "algorithm": plan.experiment.algorithm.name,
-        "convergence": f"{end.theory['verdict']} (checked)" if end.theory else _convergence(plan),
+        "convergence": f"{end.theory['verdict']} (checked)" if end.theory else covered,
         "private": private,
         "epsilon": claim.epsilon if private else None,
         "epsilon_by_group_privacy": stated.by_group_privacy,

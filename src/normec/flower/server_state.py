@@ -15,22 +15,20 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from normec.algorithms import Descent, ServerStep, Slots
+from normec.algorithms import ServerStep, Slots
 from normec.errors import BadInput
 from normec.files import write_atomically
 from normec.flower.keeper import NEVER, check_hex
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer, Layout
-from normec.folder import Output, RunFolder
+from normec.folder import NO_ROUND, Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
-from normec.promise import Claim, ledger_header, state_claim
+from normec.promise import Claim, convergence, ledger_header, state_claim
 from normec.streams import Streams
 from normec.version import __version__
 
-NO_ROUND = -1
-"""Rounds done where there is no checkpoint."""
 COUNTS = ("experiment", "clients", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
 """What a checkpoint holds beside the vectors."""
 
@@ -173,12 +171,10 @@ class ServerState:
         """Writes the model's arrays and the summary, and returns it."""
         claim, spent, last = self.claim(), self._claimed(), self.rows[-1]
         private = self.mechanism.private
-        optimizer = self.optimizer.optimizer
-        outside = f" (outside: server optimizer {optimizer})" if optimizer != Descent.optimizer else ""
         summary = {
             "claim": claim.sentence,
             "algorithm": self.terms.algorithm.name,
-            "convergence": self.terms.algorithm.convergence + outside,
+            "convergence": convergence(self.terms.algorithm, self.optimizer),
             "private": private,
             "epsilon": spent.epsilon if private else None,
             "epsilon_by_group_privacy": claim.by_group_privacy,
