@@ -30,8 +30,8 @@ from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectSto
 
 from federation import Grid, Node, arrays_of, client_app, owner, size
 from normec.audit.canaries import LENGTH, Canaries
-from normec.audit.evidence import Measured, Seen, released
-from normec.audit.verdict import judge
+from normec.audit.evidence import Evidence, Measured, Seen, released
+from normec.audit.judge import judge
 from normec.flower import ClientMod, Strategy
 from normec.flower.keeper import Keeper
 from normec.flower.owner import Owner
@@ -734,12 +734,12 @@ def test_the_servers_step_passes_the_audit(trust: str, tmp_path: Path) -> None:
         std = mechanism.std_of_sum(int(state.cohort.sum()))
         if states and std > 0:
             total = released(algorithm, chosen.server, states[-1], now, mechanism.rate) * mechanism.expected
-            along, aside = ((rows @ total / std).numpy() for rows in (canaries.directions, canaries.held_out))
-            measured.append(Measured(along, aside, state.cohort[:number].copy(), algorithm.operator.bound / std))
+            measured.append(Measured.of(total, std, canaries, state.cohort[:number].copy(), algorithm.operator.bound))
         states.append(now)
 
     chosen.start(grid, ArrayRecord({"x": torch.zeros(d)}), num_rounds=rounds, evaluate_fn=look)  # type: ignore[arg-type]
-    found = judge(chosen.state.mechanism, 1e-5, measured, 0.0, canaries, states[0], states[-1], error=1e-6)  # secure noise has no seed
+    evidence = Evidence.of(measured, 0.0, canaries, states[0], states[-1])
+    found = judge(evidence, chosen.state.mechanism, 1e-5, error=1e-6)  # secure noise has no seed
     assert found.rounds >= rounds - 3
     assert not found.flagged, [test for test in found.tests if test.flagged]
     assert found.signal[0] == pytest.approx(1, abs=0.6)

@@ -69,7 +69,7 @@ class Memory:
         views = [len(memory) > 1 and new.untyped_storage().data_ptr() in storages for new in memory]
         memory = tuple(new.clone() if view else new for new, view in zip(memory, views, strict=True))
         for rows, new in zip(self._rows, memory, strict=True):
-            rows[self._index(clients)] = new
+            rows[self._index(clients)] = new.to(rows.dtype)
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint holds: the used rows, and with a lazy layout whose they are."""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from normec.algorithms import Algorithm, Context, ServerAdam, ServerMomentum, ServerStep, Slots, client_step
-from normec.audit.canaries import CanaryBackend
+from normec.audit.canaries import Canaries, CanaryBackend
 from normec.errors import BadInput
 from normec.local import LocalMethod
+from normec.memory import Layout, Memory
 from normec.privacy import Mechanism
 from normec.recorder import State
 from normec.streams import Streams
 
 STEP, ROUNDING = 1e-3, 1e-5
 """What rounding explains of a state's departure: shares of its step, and of its own norm."""
+BINS = 60
+"""Of the histograms."""
 
 
 class Seen(NamedTuple):
@@ -39,14 +42,56 @@ class Seen(NamedTuple):
 
 class Measured(NamedTuple):
     """One round. canaries, held_out: (k,) the released sum less the honest messages along each direction, over the standard
-    deviation of the noise that was accounted. present: (k,) which canaries transmitted. strength: the bound over that
-    standard deviation, what a canary's message adds to its own direction.
+    deviation of the noise that was accounted. present: (k,) which canaries transmitted. strength: (k,) what each canary's message
+    adds to its own direction: the bound over that standard deviation, zero where it is not present.
     """
 
     canaries: np.ndarray
     held_out: np.ndarray
     present: np.ndarray
-    strength: float
+    strength: np.ndarray
+
+    @classmethod
+    def of(cls, total: Tensor, std: float, canaries: Canaries, present: np.ndarray, bound: float) -> Measured:
+        """From what is left (d,) of the released sum, and the standard deviation that was accounted."""
+        along, aside = ((rows.to(total.device) @ total / std).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
+        return cls(along, aside, present, bound / std * present)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that an audit has measured, in n rounds with a release.
+
+    canaries, held_out, present, strength: (n, k), as of each round. departure: how far a state was, at most, from what its release
+    makes of it, over what rounding explains. way_along, way_aside: (k,) cosines of the model's whole way x⁰ − x^K with the
+    canaries' directions and the held-out ones, zero where it has not moved.
+    """
+
+    canaries: np.ndarray
+    held_out: np.ndarray
+    present: np.ndarray
+    strength: np.ndarray
+    departure: float
+    way_along: np.ndarray
+    way_aside: np.ndarray
+
+    @classmethod
+    def of(cls, rounds: Sequence[Measured], departure: float, canaries: Canaries, first: Seen, last: Seen) -> Evidence:
+        way = first.x - last.x
+        unit = way / way.norm() if bool(way.any()) else way
+        along, aside = ((rows.to(way.device) @ unit).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
+        projected, held_out, present, strength = (np.stack(values) for values in zip(*rounds, strict=True))
+        return cls(projected, held_out, present, strength, departure, along, aside)
+
+    def histograms(self) -> dict[str, Any]:
+        """How often each measured value was met, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
+        groups = {
+            "canaries that took part": self.canaries[self.present],
+            "canaries that did not": self.canaries[~self.present],
+            "held-out directions": self.held_out.ravel(),
+        }
+        edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), BINS)
+        return {"edges": edges.tolist(), "counts": {name: np.histogram(group, edges)[0].tolist() for name, group in groups.items()}}
 
 
 @dataclass(frozen=True)
@@ -110,6 +155,7 @@ class Witness:
         mechanism: Watching,
         backend: CanaryBackend,
         names: tuple[Hashable, ...],
+        layout: Layout,
     ) -> None:
         self.algorithm, self.optimizer, self.mechanism, self.backend = algorithm, optimizer, mechanism, backend
         self.scale = algorithm.update_scale(local.lr)
@@ -119,24 +165,24 @@ class Witness:
         self.last: Seen | None = None
         self._done = 0
         self._places = {name: place for place, name in enumerate(names)}
-        self._memory: Slots = ()
-        self._before: Slots = ()
+        self._layout = layout._replace(lazy=True)
+        self._memory: Memory
+        self._before: tuple[np.ndarray, Slots] | None = None
 
     def __call__(self, state: State) -> None:
         """To be called before the first round and after each one; a round that is done again replaces the first time."""
         now = Seen.of(state)
         if self.last is None or state.rounds_done == 0:
             self.first = now
-            self._memory = tuple(now.x.new_zeros(len(self._places), len(now.x)) for _ in self.algorithm.client_slots)
+            self._memory = Memory(self.algorithm.client_slots, len(self._places), state.x, self._layout)
         elif state.rounds_done == self._done + 1:
             self._round(state.rounds_done - 1, self.last, now)
-        elif state.rounds_done < self._done:  # a resumed run, which stands at an earlier checkpoint
-            self._memory = self._before
+        elif state.rounds_done < self._done and self._before:  # a resumed run, which stands at an earlier checkpoint
+            self._memory.write(*self._before)
         self.last, self._done = now, state.rounds_done
         self.backend.updates_seen.clear()
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
-        self._before, self._memory = self._memory, tuple(slot.clone() for slot in self._memory)
         cohort = self.mechanism.cohorts[k]
         honest, participants = self._honest(before, cohort), int(cohort.sum())
         if self.mechanism.must_give_up(participants):
@@ -149,10 +195,22 @@ class Witness:
         self.departures[k] = self._departure(before, after, mean)
         if std == 0:
             return
-        total, canaries = mean * self.mechanism.expected, self.backend.canaries
-        along, aside = (directions.to(total.device) @ (total - honest) / std for directions in (canaries.directions, canaries.held_out))
+        canaries = self.backend.canaries
         present = cohort[[self._places[name] for name in canaries.ids]]
-        self.measured[k] = Measured(along.cpu().numpy(), aside.cpu().numpy(), present, self.algorithm.operator.bound / std)
+        left = mean * self.mechanism.expected - honest
+        self.measured[k] = Measured.of(left, std, canaries, present, self.algorithm.operator.bound)
+
+    def evidence(self) -> Evidence:
+        """Of the rounds that released something.
+
+        Raises:
+            BadInput: where there are fewer than two.
+        """
+        if len(self.measured) < 2 or self.first is None or self.last is None:
+            problem = f"={self.mechanism.rounds}: {len(self.measured)} released something, and an audit needs more. Raise rounds."
+            raise BadInput("rounds", problem)
+        measured = [self.measured[k] for k in sorted(self.measured)]
+        return Evidence.of(measured, max(self.departures.values()), self.backend.canaries, self.first, self.last)
 
     def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:
         """The largest over the model and the server's vectors."""
@@ -165,14 +223,17 @@ class Witness:
     def _honest(self, before: Seen, cohort: np.ndarray) -> Tensor:
         """The sum (d,) of the honest messages, recomputed in float64 from their updates by the declared algorithm."""
         names = sorted(self.backend.updates_seen, key=self._places.__getitem__)
+        self._before = None
         if not names:
             return torch.zeros_like(before.x)
         updates = torch.stack([self.backend.updates_seen[name] for name in names]).double() * self.scale
-        places = torch.tensor([self._places[name] for name in names], device=updates.device)
-        step = client_step(self.algorithm, updates, tuple(slot[places] for slot in self._memory), Context(before.server, _refuse_to_draw))
-        for slot, rows in zip(self._memory, step.memory, strict=True):
-            slot[places] = rows
-        return step.message[torch.from_numpy(cohort).to(updates.device)[places]].sum(0)
+        places = np.array([self._places[name] for name in names])
+        self._memory.reserve(places)
+        rows = tuple(slot.to(torch.float64, copy=True) for slot in self._memory.read(places))
+        step = client_step(self.algorithm, updates, rows, Context(before.server, _refuse_to_draw))
+        self._before = places, rows
+        self._memory.write(places, step.memory)
+        return step.message[torch.from_numpy(cohort[places]).to(updates.device)].sum(0)
 
 
 def _vectors(seen: Seen) -> Slots:

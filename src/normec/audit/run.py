@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from normec.audit.canaries import LENGTH, Canaries, CanaryBackend, WithCanaries
-from normec.audit.evidence import Watching, Witness
-from normec.audit.verdict import Verdict, judge
+from normec.audit.evidence import Evidence, Watching, Witness
+from normec.audit.judge import judge
+from normec.audit.verdict import Verdict
 from normec.errors import BadInput
 from normec.experiment import Experiment, Plan, prepare
 from normec.folder import RunFolder
@@ -18,8 +18,6 @@ from normec.privacy import SpentSoFar
 from normec.recorder import Observer
 from normec.settings import Settings
 from normec.training import execute
-
-BINS = 60
 
 
 class Audit(Settings):
@@ -47,28 +45,14 @@ class Prepared:
         """Trains."""
         execute(self.plan, folder, observer, tap=self.witness)
 
-    def histograms(self) -> dict[str, Any]:
-        """How often each measured value was met, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
-        rounds = list(self.witness.measured.values())
-        along, held = (np.stack([getattr(one, name) for one in rounds]) for name in ("canaries", "held_out"))
-        present = np.stack([one.present for one in rounds])
-        groups = {"canaries that took part": along[present], "canaries that did not": along[~present], "held-out directions": held.ravel()}
-        low, high = min(group.min() for group in groups.values() if group.size), max(group.max() for group in groups.values() if group.size)
-        edges = np.linspace(low, high, BINS + 1)
-        return {"edges": edges.tolist(), "counts": {name: np.histogram(group, edges)[0].tolist() for name, group in groups.items()}}
-
-    def verdict(self) -> Verdict:
-        """The verdict on the rounds that released something.
+    def verdict(self) -> tuple[Verdict, Evidence]:
+        """The verdict, and what it rests on.
 
         Raises:
-            BadInput: where there are fewer than two.
+            BadInput: where fewer than two rounds released something, or no canary took part in them.
         """
-        witness, mechanism = self.witness, self.audited.mechanism
-        measured = [witness.measured[k] for k in sorted(witness.measured)]
-        if len(measured) < 2 or witness.first is None or witness.last is None:
-            raise BadInput("rounds", f"={mechanism.rounds}: {len(measured)} released something, and an audit needs more. Raise rounds.")
-        departure = max(witness.departures.values())
-        return judge(mechanism, self.audited.delta or 0.0, measured, departure, witness.backend.canaries, witness.first, witness.last)
+        evidence = self.witness.evidence()
+        return judge(evidence, self.audited.mechanism, self.audited.delta or 0.0), evidence
 
 
 def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
@@ -102,7 +86,7 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     plan = prepare(inside)
     mechanism, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries, _length(experiment))
     plan = replace(plan, mechanism=mechanism, backend=backend, spent=_OnlyPlanned(plan.mechanism, plan.delta or 0.0))
-    witness = Witness(experiment.algorithm, experiment.server, experiment.local, mechanism, backend, plan.federation.ids)
+    witness = Witness(experiment.algorithm, experiment.server, experiment.local, mechanism, backend, plan.federation.ids, plan.layout)
     return Prepared(plan, witness, audited)
 
 

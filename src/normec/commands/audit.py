@@ -44,8 +44,8 @@ def audit(
     else:
         with ConsoleObserver() as watching:
             prepared.execute(folder, watching)
-    verdict = prepared.verdict()
-    found = {**verdict.table(), "histograms": prepared.histograms()}
+    verdict, evidence = prepared.verdict()
+    found = {**verdict.table(), "histograms": evidence.histograms()}
     write_atomically(folder.audit, lambda: as_text(found).encode())
     answer(found, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")
     if verdict.flagged:
