@@ -253,7 +253,7 @@ COMBINATIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("name", PRIVATE)
 def test_each_private_algorithm_passes_as_shipped(name: str) -> None:
     combination = COMBINATIONS[PRIVATE.index(name) % len(COMBINATIONS)]
-    found = verdict(experiment(REGISTRY[name](server_lr=0.05), schedule=Schedule(rounds=120, seed=4), **combination))
+    found = verdict(experiment(REGISTRY[name](), schedule=Schedule(rounds=120, seed=4), **combination))
     assert not found.flagged, [test for test in found.tests if test.flagged]
 
 
