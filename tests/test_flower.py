@@ -197,7 +197,7 @@ def test_under_local_the_client_adds_the_noise_and_its_ledger_counts_what_left(t
     grid = Grid(nodes)
     chosen.start(grid, ArrayRecord(wide), num_rounds=6)  # type: ignore[arg-type]
     sent = [arrays["message"].numpy() for reply in grid.heard for name, arrays in reply.content.array_records.items()]
-    lattice = chosen.terms.mechanism().lattice
+    lattice = chosen.terms.mechanism.lattice
     for message in sent:
         assert np.array_equal(np.round(message / lattice) * lattice, message)
         assert 5.8 < message.std() < 6.2  # σ = 2 · 3, of 40,000 draws

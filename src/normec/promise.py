@@ -71,6 +71,29 @@ def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposu
     return Claim(sentence, careful, busiest)
 
 
+def account(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float | None, noise: str) -> dict[str, Any]:
+    """A claim as the plain values of summary.json; what promises nothing has none. noise: "seeded" or "secure"."""
+    private = mechanism.private
+    return {
+        "claim": claim.sentence,
+        "private": private,
+        "epsilon": spent.epsilon if private else None,
+        "epsilon_by_group_privacy": claim.by_group_privacy,
+        "epsilon_realised_max": claim.realised_max,
+        "delta": delta if private else None,
+        "unit": "client",
+        "adjacency": mechanism.adjacency if private else None,
+        "trust": mechanism.trust,
+        "sampling": mechanism.sampling,
+        "rate": mechanism.rate,
+        "accountant": spent.accountant if private else None,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_std": mechanism.noise_std,
+        "sensitivity": mechanism.sensitivity if math.isfinite(mechanism.sensitivity) else None,
+        "noise": noise if private else None,
+    }
+
+
 def upper(epsilon: float) -> str:
     """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound."""
     if epsilon >= 1000:

@@ -24,9 +24,10 @@ from normec.privacy.ledger import Ledger
 from normec.promise import ledger_header
 from normec.saved import saved_as
 from normec.streams import seed_global_generator
-from normec.summary import End, summarize, versions
+from normec.summary import End, summarize
 from normec.theory.certificate import certificate
 from normec.theory.constants import smoothness_seen
+from normec.version import versions
 
 COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
 """The numbers of a state that a checkpoint holds beside its vectors."""

@@ -83,7 +83,7 @@ def _without_paths(text: str, context: Context) -> str:
 
 def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:
     """One round of a client: steps 1 to 3 of Algorithm 1, for one row."""
-    terms, mechanism, received = instruction.terms, instruction.terms.mechanism(), _only_arrays(message)
+    terms, mechanism, received = instruction.terms, instruction.terms.mechanism, _only_arrays(message)
     layout = Layout.of(received, instruction.names)
     if layout.d != terms.sizes.parameters:
         raise BadInput("arrays", f" hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}.")

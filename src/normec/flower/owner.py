@@ -99,7 +99,7 @@ class Owner(Settings):
         if self.min_noise_multiplier is not None and not noise >= self.min_noise_multiplier:
             problem = f"={noise:g} is below the {self.min_noise_multiplier:g} that this client's owner asks for (min-noise-multiplier)."
             raise BadInput("privacy.noise_multiplier", problem)
-        if (self.limited or self.trust != "none") and not terms.mechanism().private:
+        if (self.limited or self.trust != "none") and not terms.mechanism.private:
             raise BadInput("privacy", " spends ε = ∞, and this client's owner has set limits.")
 
     @property

@@ -25,9 +25,9 @@ from normec.folder import NO_ROUND, Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
-from normec.promise import Claim, convergence, ledger_header, state_claim
+from normec.promise import Claim, account, convergence, ledger_header, state_claim
 from normec.streams import Streams
-from normec.version import __version__
+from normec.version import __version__, versions
 
 COUNTS = ("experiment", "clients", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
 """What a checkpoint holds beside the vectors."""
@@ -73,7 +73,7 @@ class ServerState:
         _forget_what_never_began(folder)
         names = {"optimizer": optimizer.optimizer, **optimizer.table()}
         folder.check_settings({**terms.table(), "server": names, "trained": list(layout.names), "seed": seed, "normec": __version__})
-        mechanism = terms.mechanism()
+        mechanism = terms.mechanism
         state = cls(
             folder=folder,
             terms=terms,
@@ -169,31 +169,17 @@ class ServerState:
 
     def finish(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """Writes the model's arrays and the summary, and returns it."""
-        claim, spent, last = self.claim(), self._claimed(), self.rows[-1]
-        private = self.mechanism.private
+        last, privacy = self.rows[-1], self.terms.privacy
         summary = {
-            "claim": claim.sentence,
+            **account(self.mechanism, self._claimed(), self.claim(), privacy.delta, privacy.noise),
             "algorithm": self.terms.algorithm.name,
             "convergence": convergence(self.terms.algorithm, self.optimizer),
-            "private": private,
-            "epsilon": spent.epsilon if private else None,
-            "epsilon_by_group_privacy": claim.by_group_privacy,
-            "epsilon_realised_max": claim.realised_max,
-            "delta": self.terms.privacy.delta if private else None,
-            "unit": "client",
-            "adjacency": self.mechanism.adjacency if private else None,
-            "trust": self.mechanism.trust,
-            "sampling": self.mechanism.sampling,
-            "rate": self.mechanism.rate,
-            "accountant": spent.accountant if private else None,
-            "noise_multiplier": self.mechanism.noise_multiplier,
-            "noise": "secure" if private else None,
             **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},
             "rounds": last["round"],
             "experiment": self.experiment,
             "clients": list(self.clients),
             "settings": self.terms.table(),
-            "versions": {"normec": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+            "versions": {**versions(), "python": platform.python_version()},
         }
         write_atomically(self.folder.path / "model.safetensors", lambda: save(tensors))
         self.folder.save_summary(summary)

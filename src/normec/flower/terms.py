@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from normec.algorithms import Algorithm
@@ -45,16 +46,18 @@ class Terms:
         if privacy.trust == "none":
             return cls(algorithm, participation, privacy, sizes)
         asked = cls(algorithm, participation, privacy.model_copy(update={"noise": "secure"}), sizes)
-        mechanism, delta = asked._mechanism()
+        mechanism, delta = asked._promise
         found = {"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": delta}
         sizes = sizes.model_copy(update={"rounds": mechanism.rounds})
         return cls(algorithm, participation, asked.privacy.model_copy(update=found), sizes)
 
+    @property
     def mechanism(self) -> Mechanism:
-        """The mechanism, made anew from the terms: nobody has to believe another's bound."""
-        return self._mechanism()[0]
+        """The mechanism, which each party makes from the terms itself: nobody has to believe another's bound."""
+        return self._promise[0]
 
-    def _mechanism(self) -> tuple[Mechanism, float | None]:
+    @cached_property
+    def _promise(self) -> tuple[Mechanism, float | None]:
         sizes = self.sizes
         return mechanism_for(
             self.privacy, self.algorithm, self.participation, clients=sizes.clients, rounds=sizes.rounds, d=sizes.parameters
@@ -62,7 +65,7 @@ class Terms:
 
     def own_account(self) -> Mechanism:
         """The mechanism as a client accounts for it: where it adds the noise itself, it counts its own releases, unsampled."""
-        mechanism = self.mechanism()
+        mechanism = self.mechanism
         return replace(mechanism, participation=Full()) if mechanism.trust == "local" else mechanism
 
     def table(self) -> dict[str, Any]:
