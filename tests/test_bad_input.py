@@ -37,6 +37,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "data.min_size": [*NOT_NUMBERS, "-1", "1.5", "10000000000000", "15"],
     "data.client_column": TEXTS,
     "data.label_column": TEXTS,
+    "data.drop_columns": ["1", '"a"', "[1]", '["a"]'],
     "data.test_fraction": [*NOT_NUMBERS, "-1", "1", "0.9999"],
     "model.name": [*TEXTS, "transformer", "nothing.here:at_all", "math:nothing", "math:pi", "builtins:dict"],
     "model.loss": [*TEXTS, "hinge", "nothing.here:at_all", "math:pi"],

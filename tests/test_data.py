@@ -93,6 +93,24 @@ def test_other_column_names(tmp_path: Path) -> None:
     assert data.ids == ("north", "south") and data.x.shape == (3, 1)
 
 
+def test_columns_that_are_no_features_are_dropped_and_identifiers_are_pointed_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("patient,age,label\n" + "".join(f"{1000 - i},{i % 7},{i % 2}\n" for i in range(30)))
+    whole = load(Data(source=str(path), clients=3, test_fraction=0.0), Streams(0))
+    assert whole.x.shape == (30, 2)
+    (warned,) = [note for note in whole.notes if note.startswith("warning: the feature")]
+    assert "'patient' is another whole number in each row" in warned and "data.drop_columns" in warned
+    less = load(Data(source=str(path), clients=3, test_fraction=0.0, drop_columns=("patient",)), Streams(0))
+    assert less.x.shape == (30, 1) and not any("warning" in note for note in less.notes)
+    for dropped, said in (
+        (["patien"], "'patien' is no column of the file. Did you mean patient?"),
+        (["label"], "which is the label_column"),
+    ):
+        with pytest.raises(normec.BadInput, match=r"drop_columns") as error:
+            load(Data(source=str(path), drop_columns=dropped), Streams(0))
+        assert said in str(error.value)
+
+
 def test_client_that_lost_all_samples_to_the_test_set_stays(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i % 2},{i}\n" for i in range(10))
     (tmp_path / "t.csv").write_text("f,label,client\n" + rows)

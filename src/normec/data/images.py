@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from normec.data.readers import Table, values
+from normec.data.readers import Columns, Table, client_ids, values
 from normec.errors import BadInput, count
 from normec.files import write_atomically
 
@@ -48,7 +48,7 @@ def read_cifar10(path: Path) -> Table:
     """
     found = {part: sorted(path.rglob(f"{part}*.parquet")) for part in ("train", "test")}
     if all(found.values()):
-        (x, y), test = (_read_parquet(files, "label") for files in found.values())
+        (x, y), test = (_decoded(files, "label")[:2] for files in found.values())
     else:
         folder = path / "cifar-10-batches-py" if (path / "cifar-10-batches-py").is_dir() else path
         missing = [name for name in BATCHES if not (folder / name).is_file()]
@@ -64,21 +64,18 @@ def read_cifar10(path: Path) -> Table:
     return Table(scaled(x), y, None, test=(scaled(test[0]), test[1]), classes=CIFAR10)
 
 
-def read_image_column(path: Path, label_column: str, client_column: str, natural: bool) -> Table | None:
-    """A parquet file with a column of encoded images, `natural`: and of client ids; None where it has no images."""
+def read_image_column(path: Path, columns: Columns) -> Table | None:
+    """A parquet file with a column of encoded images; None where it has none. Other columns than the named ones are not read."""
     import pyarrow.parquet
 
     try:
         schema = pyarrow.parquet.read_schema(path)
     except (OSError, pyarrow.ArrowException):
         return None  # who reads it as a table says what is wrong
-    columns = set(schema.names)
     if not any(_holds_images(schema, name) for name in IMAGE_COLUMNS):
         return None
-    x, y = _read_parquet([path], label_column)
-    if not natural or client_column not in columns:
-        return Table(scaled(x), y, None)
-    return Table(scaled(x), y, values(pyarrow.parquet.read_table(path, columns=[client_column]), client_column, "data.client_column"))
+    x, y, table = _decoded([path], columns.label)
+    return Table(scaled(x), y, client_ids(table, columns))
 
 
 def read_folder(path: Path) -> Table:
@@ -159,8 +156,8 @@ def decode(images: Sequence[T], content: Callable[[T], bytes], name: Callable[[T
     return pixels
 
 
-def _read_parquet(files: Sequence[Path], label_column: str) -> tuple[Pixels, np.ndarray]:
-    """Images and labels of parquet files on top of each other; decoded images are kept for the next run."""
+def _decoded(files: Sequence[Path], label_column: str) -> tuple[Pixels, np.ndarray, Any]:
+    """Images and labels of parquet files on top of each other, and the whole table; decoded images are kept for the next run."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -185,7 +182,7 @@ def _read_parquet(files: Sequence[Path], label_column: str) -> tuple[Pixels, np.
     pixels = _kept(
         digest.hexdigest(), lambda: decode(range(len(flat)), lambda row: flat[row].as_py(), lambda row: f"image {row} of {files[0].parent}")
     )
-    return pixels, values(table, label_column, "data.label_column")
+    return pixels, values(table, label_column, "data.label_column"), table
 
 
 def _holds_images(schema: Any, name: str) -> bool:

@@ -9,6 +9,9 @@ import numpy as np
 
 from normec.errors import BadInput, count, nearest
 
+FEWEST_IDENTIFIED = 20
+"""Rows from which a column of distinct whole numbers looks like identifiers."""
+
 
 class Table(NamedTuple):
     """Samples as read: x (n, …), y (n,), the id of each sample's client if the source has them, what to tell of it.
@@ -26,6 +29,15 @@ class Table(NamedTuple):
     text: bool = False
 
 
+class Columns(NamedTuple):
+    """What the columns of a file mean. natural: the ids in `client` say who holds what. dropped: read by nobody."""
+
+    label: str
+    client: str
+    natural: bool
+    dropped: tuple[str, ...] = ()
+
+
 def read_digits() -> Table:
     """scikit-learn's handwritten digits: 1,797 images of 8×8 pixels, scaled to [0, 1], flattened to 64 features."""
     from sklearn.datasets import load_digits
@@ -34,8 +46,8 @@ def read_digits() -> Table:
     return Table(x / 16.0, y, None)
 
 
-def read_file(path: Path, label_column: str, client_column: str, natural: bool) -> Table:
-    """A .parquet, .csv or .npz file; `natural`: with the client ids that it holds.
+def read_file(path: Path, columns: Columns) -> Table:
+    """A .parquet, .csv or .npz file, the last with arrays x, y and perhaps client.
 
     Raises:
         BadInput: for a missing, foreign or empty file, a missing column, or missing values.
@@ -45,8 +57,8 @@ def read_file(path: Path, label_column: str, client_column: str, natural: bool) 
         raise BadInput("data.source", f"={str(path)!r} is no file. Give {known}.")
     try:
         if path.suffix == ".npz":
-            return _read_npz(path, natural)
-        return _read_columns(path, label_column, client_column, natural)
+            return _read_npz(path, columns.natural)
+        return _read_columns(path, columns)
     except BadInput:
         raise
     except Exception as error:  # whatever a reader raises on a damaged file
@@ -71,14 +83,16 @@ def _read_npz(path: Path, natural: bool) -> Table:
     return Table(x if x.ndim > 1 else x[:, None], y, client)
 
 
-def _read_columns(path: Path, label_column: str, client_column: str, natural: bool) -> Table:
+def _read_columns(path: Path, columns: Columns) -> Table:
     import pyarrow as pa
 
     table = _arrow_table(path)
     if len(set(table.column_names)) != len(table.column_names):
         raise BadInput("data.source", f"={str(path)!r} has two columns of one name. Rename one.")
-    _column(table, "data.label_column", label_column)
-    kept = [name for name in table.column_names if name not in (label_column, client_column)]
+    _column(table, "data.label_column", columns.label)
+    for name in columns.dropped:
+        _column(table, "data.drop_columns", name)
+    kept = [name for name in table.column_names if name not in (columns.label, columns.client, *columns.dropped)]
     numeric = [name for name in kept if _is_numeric(table.schema.field(name).type)]
     if not table.num_rows or not numeric:
         raise BadInput(
@@ -86,11 +100,21 @@ def _read_columns(path: Path, label_column: str, client_column: str, natural: bo
             f"={str(path)!r} has {table.num_rows} rows and {len(numeric)} numeric feature columns. Give at least one of each.",
         )
     x = np.column_stack([table[name].cast(pa.float64()).to_numpy() for name in numeric])
-    y = values(table, label_column, "data.label_column")
-    client = values(table, client_column, "data.client_column") if natural and client_column in table.column_names else None
+    y = values(table, columns.label, "data.label_column")
     left_out = [name for name in kept if name not in numeric]
-    notes = f"features: {', '.join(numeric)}" + (f"; left out, not numeric: {', '.join(left_out)}" if left_out else "")
-    return Table(x, y, client, (notes,))
+    features = f"features: {', '.join(numeric)}" + (f"; left out, not numeric: {', '.join(left_out)}" if left_out else "")
+    suspects = [name for name in numeric if _may_identify(table[name])]
+    warnings = [
+        f"warning: the feature {name!r} is another whole number in each row, as identifiers are; data.drop_columns leaves columns out"
+        for name in suspects
+    ]
+    return Table(x, y, client_ids(table, columns), (features, *warnings))
+
+
+def client_ids(table: Any, columns: Columns) -> np.ndarray | None:
+    """The client of each row, where the file says who holds what."""
+    held = columns.natural and columns.client in table.column_names
+    return values(table, columns.client, "data.client_column") if held else None
 
 
 def _arrow_table(path: Path) -> Any:
@@ -129,6 +153,13 @@ def values(table: Any, name: str, setting: str) -> np.ndarray:
         return np.array(column.to_pylist(), dtype=str)
     held = column.to_pylist()
     raise BadInput(setting, f"={name!r} holds {kind} values such as {held[0]!r}. Use whole numbers or strings.")
+
+
+def _may_identify(column: Any) -> bool:
+    import pyarrow as pa
+
+    enough = len(column) >= FEWEST_IDENTIFIED
+    return bool(enough and pa.types.is_integer(column.type) and len(column.unique()) == len(column))
 
 
 def _is_numeric(kind: Any) -> bool:

@@ -12,11 +12,11 @@ from normec.data import partition
 from normec.data.checks import as_features, class_names, encode_labels
 from normec.data.federation import Federation
 from normec.data.images import pooled, read_cifar10, read_folder, read_image_column
-from normec.data.readers import Table, read_digits, read_file
+from normec.data.readers import Columns, Table, read_digits, read_file
 from normec.data.text import read_speakers
 from normec.errors import BadInput, count
 from normec.imports import load_object, looks_like_import_path
-from normec.settings import Count, Fraction, Positive, Settings, Text, Whole
+from normec.settings import Count, Fraction, Positive, Settings, Text, Texts, Whole
 from normec.streams import Streams
 
 DEFAULT_CLIENTS = 100
@@ -31,6 +31,7 @@ class Data(Settings):
 
     min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
     characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
+    drop_columns: of a table, those that are no features.
     """
 
     source: Text = "digits"
@@ -45,6 +46,7 @@ class Data(Settings):
     min_size: Whole = 0
     client_column: Text = "client"
     label_column: Text = "label"
+    drop_columns: Texts = ()
     test_fraction: Fraction = 0.2
 
     def __init__(self, /, **values: object) -> None:
@@ -55,9 +57,15 @@ class Data(Settings):
         for key, applies, sources in (
             ("path", self.source == "cifar10", "'cifar10'"),
             ("window", self.source.endswith(".txt"), "a .txt file"),
+            ("drop_columns", self.source.endswith((".csv", ".parquet")), "a table, .csv or .parquet"),
         ):
-            if getattr(self, key) is not None and not applies:
-                raise BadInput(key, f"={getattr(self, key)!r} acts only with source={sources}. Remove it, or change source.")
+            value = getattr(self, key)
+            if value not in (None, ()) and not applies:
+                shown = list(value) if isinstance(value, tuple) else value
+                raise BadInput(key, f"={shown!r} acts only with source={sources}. Remove it, or change source.")
+        for key in ("label_column", "client_column"):
+            if getattr(self, key) in self.drop_columns:
+                raise BadInput("drop_columns", f" holds {getattr(self, key)!r}, which is the {key}. Remove it there; it is no feature.")
         if self.partition == "column" and self.client_column == self.label_column:
             raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
         if looks_like_import_path(self.source) and self.clients is not None:
@@ -145,9 +153,9 @@ def _read(data: Data) -> Table:
         return read_speakers(path, data.window or DEFAULT_WINDOW)
     if path.is_dir():
         return read_folder(path)
-    columns = data.label_column, data.client_column, natural
-    images = read_image_column(path, *columns) if path.suffix == ".parquet" and path.is_file() else None
-    return images or read_file(path, *columns)
+    columns = Columns(data.label_column, data.client_column, natural, data.drop_columns)
+    images = read_image_column(path, columns) if path.suffix == ".parquet" and path.is_file() else None
+    return images or read_file(path, columns)
 
 
 def _split(table: Table, test_fraction: float, streams: Streams) -> tuple[np.ndarray, np.ndarray]:
