@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from collections.abc import Callable
@@ -803,5 +804,7 @@ def test_a_clients_directory_says_what_all_its_experiments_have_spent(command: C
     assert outcome.code == 0 and outcome.out.count("releases under trust local, noise multiplier 1") == 2
     seven = epsilon(Mechanism("local", "zero-out", 1.0, 1.0, normec.Full(), 3, 7), 1e-5).epsilon
     assert f"all together: ε = {upper(seven)} at δ = 1e-05" in outcome.out
+    found = json.loads(command("ledger", str(tmp_path / "c1" / "c1"), "--json").out)
+    assert found["epsilon"] == pytest.approx(seven) and not found["unprotected"]
     start(strategy(tmp_path, folder=tmp_path / "third"), federation(tmp_path))
     assert "all together: ε = ∞: messages have left without noise" in command("ledger", str(tmp_path / "c1" / "c1")).out

@@ -359,4 +359,8 @@ def test_ledger_command(command: Command, tmp_path: Path) -> None:
     done = command("ledger", "run")
     assert done.code == 0 and "13 lines, the chain is whole" in done.out and "4 releases of 4 planned count" in done.out
     assert "8.000" in done.out
+    found = json.loads(command("ledger", "run", "--json").out)
+    assert (found["lines"], found["releases"], found["retried"], found["torn"]) == (13, 4, [], False)
+    assert found["spent"]["trust"] == "central" and found["spent"]["epsilon"] == pytest.approx(8, abs=1e-2)
+    assert found["mechanism"]["rounds"] == 4 and {row["trust"] for row in found["other_trusts"]} == {"secagg", "local", "none"}
     assert command("ledger", "nowhere").code == 2

@@ -121,13 +121,13 @@ def privacy(
 def ledger(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder; or a client's, with all its experiments.")],
     delta: Annotated[float, typer.Option(metavar="δ", help="Of a client's total.")] = 1e-5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of the table.")] = False,
 ) -> None:
     """Verify a privacy ledger, and say what it has spent; of a client's directory all of them, and their total."""
-    from normec.console import show
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
-    from normec.privacy.table import NOISE_UNITS, of_ledger
-    from normec.tables import ledger_lines, privacy_table, spent_line
+    from normec.privacy.table import NOISE_UNITS, ledger_overview
+    from normec.tables import client_lines, ledger_lines, privacy_table
 
     folder = RunFolder(run)
     if not folder.ledger.exists() and any(run.glob("*/ledger.jsonl")):
@@ -135,17 +135,18 @@ def ledger(
 
         if not 0 < delta < 1:
             raise BadInput("--delta", f"={delta} must be a number strictly between 0 and 1.")
-        show(*account(run, delta))
+        released = account(run, delta)
+        answer(released, as_json, *client_lines(released))
         return
     if not folder.ledger.exists():
         raise BadInput("DIR", f"={str(run)!r} holds no ledger. Give the folder of a run with privacy.")
-    found = read(folder.ledger)
-    if not found.lines:
+    verified = read(folder.ledger)
+    if not verified.lines:
         raise BadInput("DIR", f"={str(run)!r} holds a ledger without a whole line: its run was killed before its first round. Resume it.")
-    show(*ledger_lines(found))
-    if found.counted():
-        table = of_ledger(found)
-        show(spent_line(table[0]), privacy_table(table, title="These releases, with this noise, under each trust model"), NOISE_UNITS)
+    found = ledger_overview(verified)
+    rows = [found["spent"], *found["other_trusts"]] if found["spent"] else []
+    parts: list[Any] = [privacy_table(rows, title="These releases, with this noise, under each trust model"), NOISE_UNITS] if rows else []
+    answer(found, as_json, *ledger_lines(found), *parts)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.table import Table
@@ -10,8 +11,6 @@ from rich.text import Text
 from normec.audit.verdict import Verdict
 from normec.data.overview import label
 from normec.errors import count
-from normec.privacy.ledger import Ledger
-from normec.privacy.table import realised_by_ledger
 from normec.promise import upper
 from normec.training import Run
 
@@ -92,24 +91,36 @@ def spent_line(row: dict[str, Any]) -> str:
     return f"spent: ε = {bound} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
 
 
-def ledger_lines(ledger: Ledger) -> list[str]:
-    """What a verified ledger says."""
-    header, retried = ledger.lines[0], ledger.retried()
+def ledger_lines(found: dict[str, Any]) -> list[str]:
+    """What a verified ledger says, of `ledger_overview`."""
+    mechanism, busiest = found["mechanism"], found["epsilon_realised_max"]
     lines = [
-        f"{count(len(ledger.lines), 'line')}, the chain is whole",
-        f"{count(ledger.counted(), 'release')} of {header['rounds']} planned count, with {header['noise']} noise under trust "
-        f"{header['trust']}; the table is for those, δ = {header['delta']!r}",
+        f"{count(found['lines'], 'line')}, the chain is whole",
+        f"{count(found['releases'], 'release')} of {mechanism['rounds']} planned count, with {mechanism['noise']} noise under trust "
+        f"{mechanism['trust']}; the table is for those, δ = {mechanism['delta']!r}",
     ]
-    if retried:
-        counting = "each counts once, as the same release" if ledger.seeded else "each attempt counts"
-        lines.append(f"begun more than once: {', '.join(f'round {k + 1}' for k in retried)}; {counting}")
-    busiest = realised_by_ledger(ledger)
+    if found["retried"]:
+        counting = "each counts once, as the same release" if mechanism["noise"] == "seeded" else "each attempt counts"
+        lines.append(f"begun more than once: {', '.join(f'round {k}' for k in found['retried'])}; {counting}")
     if busiest is not None:
-        limit = f"; each stays silent before it exceeds {header['client_limit']:g}" if header["client_limit"] else ""
+        limit = f"; each stays silent before it exceeds {mechanism['client_limit']:g}" if mechanism["client_limit"] else ""
         lines.append(f"the client whose own rounds spent most: ε = {upper(busiest)}{limit}")
-    if ledger.torn:
+    if found["torn"]:
         lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
-    return lines
+    return [*lines, spent_line(found["spent"])] if found["spent"] else lines
+
+
+def client_lines(found: dict[str, Any]) -> list[str]:
+    """What a client's directory says that it has released, of `flower.owner.account`."""
+    lines = [
+        f"{each['experiment']}: {count(each['releases'], 'release')} under trust {each['trust']}, "
+        f"noise multiplier {number(each['noise_multiplier'], '.4g')}"
+        for each in found["experiments"]
+    ]
+    if found["unprotected"]:
+        return [*lines, "all together: ε = ∞: messages have left without noise"]
+    total = math.inf if found["epsilon"] is None else found["epsilon"]
+    return [*lines, f"all together: ε = {upper(total)} at δ = {found['delta']:g}"]
 
 
 def algorithm_table(rows: list[dict[str, Any]]) -> Table:

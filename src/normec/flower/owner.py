@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from normec.errors import BadInput, count, nearest
+from normec.errors import BadInput, nearest
 from normec.files import making, write_atomically
 from normec.flower.terms import Terms
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, epsilon, gaussian
 from normec.privacy.ledger import Ledger, read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
-from normec.promise import upper
 from normec.settings import OpenUnit, Settings, Text
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="up to 64 letters, digits, dots, dashes")]
@@ -132,22 +131,29 @@ class Owner(Settings):
             raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {len(others) + 1} experiments.")
 
 
-def account(folder: Path, delta: float) -> list[str]:
-    """What a client's directory says that it has released, by experiment and in all, in words.
+def account(folder: Path, delta: float) -> dict[str, Any]:
+    """What a client's directory says that it has released, by experiment and in all; ε is null where it is infinite.
 
     Raises:
         BadInput: for a ledger that is damaged.
     """
     ledgers = [read(path) for path in sorted(folder.glob("*/ledger.jsonl"))]
-    lines = []
-    for ledger in ledgers:
-        header = ledger.lines[0] if ledger.lines else {"trust": "?", "noise_multiplier": math.nan}
-        noise = f"noise multiplier {header['noise_multiplier']:.4g}"
-        lines.append(f"{ledger.path.parent.name}: {count(ledger.counted(), 'release')} under trust {header['trust']}, {noise}")
-    if (folder / UNPROTECTED).exists():
-        return [*lines, "all together: ε = ∞: messages have left without noise"]
-    total = spent([(ledger, ledger.counted()) for ledger in ledgers], delta)
-    return [*lines, f"all together: ε = {upper(total)} at δ = {delta:g}"]
+    begun = [each for each in ledgers if each.lines]
+    unprotected = (folder / UNPROTECTED).exists()
+    total = math.inf if unprotected else spent([(ledger, ledger.counted()) for ledger in begun], delta)
+    return {
+        "experiments": [
+            {
+                "experiment": ledger.path.parent.name,
+                "releases": ledger.counted(),
+                **{name: ledger.lines[0][name] for name in ("trust", "noise_multiplier")},
+            }
+            for ledger in begun
+        ],
+        "unprotected": unprotected,
+        "epsilon": total if math.isfinite(total) else None,
+        "delta": delta,
+    }
 
 
 def spent(accounts: list[tuple[Ledger, int]], delta: float) -> float:

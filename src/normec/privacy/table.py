@@ -129,6 +129,27 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, rounds=ledger.counted()))
 
 
+def ledger_overview(ledger: Ledger) -> dict[str, Any]:
+    """What a verified ledger says, as plain values; ε is null where it is infinite.
+
+    spent: what the releases that count spend, as a row of `rows`, None without any; other_trusts: the same releases with this
+    noise under the other trust models. retried: rounds, counted from 1, that were begun more than once.
+    """
+    header = ledger.lines[0]
+    busiest = realised_by_ledger(ledger)
+    found = of_ledger(ledger) if ledger.counted() else [None]
+    return {
+        "lines": len(ledger.lines),
+        "torn": ledger.torn,
+        "mechanism": {name: value for name, value in header.items() if name not in ("kind", "previous", "hash")},
+        "releases": ledger.counted(),
+        "retried": [k + 1 for k in ledger.retried()],
+        "epsilon_realised_max": busiest if busiest is None or math.isfinite(busiest) else None,
+        "spent": found[0],
+        "other_trusts": found[1:],
+    }
+
+
 def realised_by_ledger(ledger: Ledger) -> float | None:
     """ε of the client whose own rounds spent most by a ledger, where participants add the noise; None elsewhere."""
     header = ledger.lines[0]
