@@ -18,6 +18,7 @@ from torch import nn
 import normec
 from normec.algorithms.base import REGISTRY
 from normec.errors import BadInput, NormecError
+from normec.memory import Layout
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import read
 from normec.promise import upper
@@ -30,9 +31,11 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from federation import Grid, Node, arrays_of, client_app, owner, size
-from normec.audit.canaries import LENGTH, Canaries
-from normec.audit.evidence import Evidence, Measured, Seen, released
+from normec.audit.canaries import LENGTH, Canaries, CanaryBackend
 from normec.audit.judge import judge
+from normec.audit.releases import Seen
+from normec.audit.witness import Watching, Witness
+from normec.engine.loop import Loop
 from normec.flower import ClientMod, Strategy
 from normec.flower.keeper import Keeper
 from normec.flower.owner import Owner
@@ -709,39 +712,46 @@ def test_an_owner_who_is_misunderstood_is_told_so(config: dict[str, Any], said: 
     assert str(error.value).startswith(said)
 
 
+@pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.parametrize("trust", ["central", "local"])
-def test_the_servers_step_passes_the_audit(trust: str, tmp_path: Path) -> None:
-    """Canaries on real nodes; the others send nothing, so that all that is released is the canaries' and noise."""
-    number, d, rounds, rate = 5, 400, 60, 0.5
+def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Path) -> None:
+    """Canaries on nodes among others that learn: what the server releases is theirs, made again from their updates, and noise."""
+    number, honest, d, rounds = 5, 4, 400, 60
     canaries = Canaries.draw(number, d, 1)
-    app, moves = ClientApp(mods=[ClientMod()]), {f"c{i}": LENGTH * row.numpy() for i, row in enumerate(canaries.directions)}
+    moves = dict(zip(canaries.ids, LENGTH * canaries.directions, strict=True))
+    centres = {f"a{i}": torch.linspace(-1, 1, d).roll(100 * i).double() for i in range(honest)}
+    names = (*sorted(centres), *canaries.ids)
+    app, updates = ClientApp(mods=[ClientMod()]), dict[str, torch.Tensor]()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        x = message.content["arrays"]["x"].numpy()
-        moved = (x - 0.5 * moves.get(str(context.node_config["client-id"]), np.zeros(d))).astype(np.float32)
-        return Message(RecordDict({"arrays": arrays_of(moved)}), reply_to=message)
+        name = str(context.node_config["client-id"])
+        x = torch.from_numpy(message.content["arrays"]["x"].numpy())
+        moved = (x.double() - 0.5 * (moves[name] if name in moves else x - centres[name])).float()
+        updates[name] = (x - moved) / 0.5
+        return Message(RecordDict({"arrays": ArrayRecord({"x": moved})}), reply_to=message)
 
-    grid = Grid({i: Node(app, owner(tmp_path, f"c{i}", trust, max_epsilon=1e4)) for i in range(8)})
+    grid = Grid({i: Node(app, owner(tmp_path, name, trust, max_epsilon=1e4)) for i, name in enumerate(names)})
+    algorithm = normec.FedNormEC(beta=0.1, server_lr=0.1, lazy=lazy)
     privacy = normec.Privacy(trust=trust, noise_multiplier=0.7)
-    algorithm = normec.FedNormEC(beta=0.1, server_lr=0.1, lazy=True)
-    chosen = strategy(tmp_path, privacy, algorithm=algorithm, participation=normec.Poisson(rate), clients=8)
-    states: list[Seen] = []
-    measured: list[Measured] = []
+    chosen = strategy(tmp_path, privacy, algorithm=algorithm, participation=normec.Poisson(0.5), clients=len(names))
+    watched: list[Witness] = []
 
     def look(current: int, arrays: ArrayRecord) -> None:
-        state, mechanism = chosen.state, chosen.state.mechanism
-        now = Seen(state.x.double(), tuple(v.double() for v in state.server), tuple(v.double() for v in state.steps))
-        std = mechanism.std_of_sum(int(state.cohort.sum()))
-        if states and std > 0:
-            total = released(algorithm, chosen.server, states[-1], now, mechanism.rate) * mechanism.expected
-            measured.append(Measured.of(total, std, canaries, state.cohort[:number].copy(), algorithm.operator.bound))
-        states.append(now)
+        state = chosen.state
+        if not watched:
+            backend = CanaryBackend(Loop(), canaries)
+            watched.append(Witness(algorithm, chosen.server, 1.0, Watching.over(state.mechanism), backend, names, Layout(True, False, 0)))
+        (witness,) = watched
+        if current:
+            witness.mechanism.cohorts[current - 1] = state.cohort.copy()
+            witness.backend.updates_seen.update({name: update for name, update in updates.items() if not lazy or state.transmits(name)})
+        updates.clear()
+        witness.follow(Seen.of(state.x, state.server, state.steps), state.x, current)
 
     chosen.start(grid, ArrayRecord({"x": torch.zeros(d)}), num_rounds=rounds, evaluate_fn=look)  # type: ignore[arg-type]
-    evidence = Evidence.of(measured, 0.0, canaries, states[0], states[-1])
-    found = judge(evidence, chosen.state.mechanism, 1e-5, error=1e-6)  # secure noise has no seed
-    assert found.rounds >= rounds - 3
+    found = judge(watched[0].evidence(), chosen.state.mechanism, 1e-5, error=1e-5)  # secure noise has no seed
+    assert chosen.state.clients == names and found.rounds >= rounds - 3
     assert not found.flagged, [test for test in found.tests if test.flagged]
     assert found.signal[0] == pytest.approx(1, abs=0.6)
     assert found.noise[0] == pytest.approx(1, abs=0.15)

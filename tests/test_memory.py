@@ -91,7 +91,7 @@ def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layout_for(0, 10, LIKE, 1.0, 1) == Layout(lazy=False, mapped=False, expected=0)
     with pytest.raises(normec.BadInput, match=r"need 40,000,000,000,000,000,000 bytes, 1,000 of RAM are allowed and [\d,]+ are free"):
         layout_for(1, 10**18, LIKE, 1.0, 1000)
-    monkeypatch.setattr("normec.memory._available", lambda: 800)
+    monkeypatch.setattr("normec.memory.available", lambda: 800)
     assert layout_for(1, 10, LIKE, 1.0, None).mapped is False and layout_for(1, 11, LIKE, 1.0, None).mapped
 
 

@@ -148,7 +148,7 @@ def layout_for(slots: int, clients: int, like: Tensor, computing: float, limit: 
     """
     whole = slots * clients * len(like) * like.element_size()
     expected = round(whole * min(computing, 1.0))
-    allowed = limit if limit is not None else _available() // 2
+    allowed = limit if limit is not None else available() // 2
     lazy = computing < 1
     if expected <= allowed:
         return Layout(lazy, False, expected)
@@ -163,7 +163,7 @@ def layout_for(slots: int, clients: int, like: Tensor, computing: float, limit: 
     return Layout(lazy, True, expected)
 
 
-def _available() -> int:
+def available() -> int:
     """Free physical memory in bytes, as far as the system tells (Linux), else no limit."""
     try:
         with open("/proc/meminfo") as lines:

@@ -33,7 +33,8 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
 class Record:
     """What a run's folder tells. settings: the configuration in full. metrics: a dict a round. summary: None before the run's end.
 
-    clients: of a finished run how each client fares, which only a simulation can know. audit: what an audit of it has found.
+    clients: of a finished run how each client fares, which only a simulation can know. audit: of a run that is an
+    audit what it has found, or before its end only how many canaries there are.
     """
 
     path: Path
@@ -66,7 +67,7 @@ class Record:
             reading = folder.audit
             audit = json.loads(_text(reading)) if reading.is_file() else None
             whole = isinstance(settings, dict) and isinstance(summary, dict | None) and isinstance(clients, list)
-            if not whole or not (audit is None or {"tests", "histograms", "claimed", "flagged"} <= audit.keys()):
+            if not whole or not (audit is None or _is_audit(audit)):
                 raise TypeError("it holds something else")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadInput(str(reading), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.") from None
@@ -85,6 +86,13 @@ class Record:
         if target is None:
             return None
         return next((row for row in self.metrics if row.get(metric) is not None and row[metric] >= target), None)
+
+
+def _is_audit(found: dict[str, Any]) -> bool:
+    """Whether it is what an audit writes at its start, or at its end."""
+    if "tests" not in found:
+        return isinstance(found["canaries"], int)
+    return {"canaries", "claimed", "flagged"} <= found.keys() and {"edges", "counts"} <= found["histograms"].keys()
 
 
 def _row(line: str) -> dict[str, Any]:

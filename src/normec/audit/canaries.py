@@ -6,7 +6,7 @@ Reference: Andrew et al. 2023, One-shot empirical privacy estimation for federat
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,10 +39,12 @@ class Canaries:
     held_out: Tensor
 
     @classmethod
-    def draw(cls, number: int, d: int, seed: int) -> Canaries:
-        """Directions in float64, uniformly at random."""
-        basis = orthonormal_directions(2 * number, d, seed)
-        return cls(tuple(f"canary {i:02d}" for i in range(number)), basis[:number], basis[number:])
+    def draw(cls, number: int, d: int, seed: int, taken: Iterable[Hashable] = ()) -> Canaries:
+        """Directions in float64, uniformly at random. taken: ids that are others'."""
+        basis, kind = orthonormal_directions(2 * number, d, seed), "canary"
+        while any(str(name).startswith(kind) for name in taken):
+            kind = f"another-{kind}"
+        return cls(tuple(f"{kind}-{i:02d}" for i in range(number)), basis[:number], basis[number:])
 
     def join(self, federation: Federation) -> Federation:
         """The federation with the canaries as its last clients, without samples."""
@@ -71,10 +73,9 @@ class WithCanaries(Participation):
 
 @dataclass
 class CanaryBackend:
-    """A backend whose canaries' updates are their directions, however they would compute, and which keeps the honest ones.
+    """A backend whose canaries' updates are their directions, however they would compute, and which keeps all updates.
 
-    length: of a canary's update (norm). updates_seen: of the present round, the scaled local update (d,) of each honest client that
-    computed, by id.
+    length: of a canary's update (norm). updates_seen: of the present round, the local update (d,) of each client that computed, by id.
     """
 
     own: Backend
@@ -93,6 +94,5 @@ class CanaryBackend:
         for row, task in enumerate(tasks):
             if task.client in self._rows:
                 out[row] = self.length * self.canaries.directions[self._rows[task.client]].to(out)
-            else:
-                with self._lock:
-                    self.updates_seen[task.client] = out[row].clone()
+            with self._lock:
+                self.updates_seen[task.client] = out[row].clone()

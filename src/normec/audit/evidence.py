@@ -1,87 +1,156 @@
-"""What a run released, seen from outside: sums recovered from states, less what honest clients sent, along each direction."""
+"""What an audit has measured: sums that were released, less what clients sent, along each direction and as they are."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from normec.algorithms import Algorithm, Context, ServerAdam, ServerMomentum, ServerStep, Slots, client_step
-from normec.audit.canaries import Canaries, CanaryBackend
-from normec.errors import BadInput
-from normec.local import LocalMethod
-from normec.memory import Layout, Memory
-from normec.privacy import Mechanism
-from normec.recorder import State
-from normec.streams import Streams
+from normec.audit.canaries import Canaries
+from normec.audit.releases import Seen
+from normec.operators import row_norms
 
-STEP, ROUNDING = 1e-3, 1e-5
-"""What rounding explains of a state's departure: shares of its step, and of its own norm."""
+NUMBERS_KEPT = 2**25
+"""Of the noise of all rounds together."""
+LONGER = 1 + 1e-6
+"""What rounding explains of a length, over what the bound allows."""
 BINS = 60
 """Of the histograms."""
 
 
-class Seen(NamedTuple):
-    """What an outsider keeps of a run between two rounds: the model and the server's vectors, (d,) each, in float64."""
+class Messages(NamedTuple):
+    """What the clients that computed in a round would send.
 
-    x: Tensor
-    server: Slots
-    optimizer: Slots
+    places: (c,) of the clients in the federation. rows: (c, d). honest, canaries, absent: sums (d,), in float64, of those that honest
+    clients and canaries sent, and of those that nobody sent.
+    """
 
-    @classmethod
-    def of(cls, state: State) -> Seen:
-        """Copies, which later rounds do not change."""
-        server, optimizer = (tuple(vector.double().clone() for vector in vectors) for vectors in (state.server, state.optimizer))
-        return cls(state.x.double().clone(), server, optimizer)
+    places: np.ndarray
+    rows: Tensor
+    honest: Tensor
+    canaries: Tensor
+    absent: Tensor
 
 
 class Measured(NamedTuple):
-    """One round. canaries, held_out: (k,) the released sum less the honest messages along each direction, over the standard
-    deviation of the noise that was accounted. present: (k,) which canaries transmitted. strength: (k,) what each canary's message
-    adds to its own direction: the bound over that standard deviation, zero where it is not present.
+    """One round; everything over the standard deviation of the noise that was accounted.
+
+    canaries, held_out: (k,) the released sum less the honest messages, along each direction. present: (k,) which canaries took part.
+    strength: (k,) what each canary's message adds to its own direction: the bound, zero where it is not present.
+    noise: (s,) what is left when all messages are taken away, at evenly spaced coordinates. energy: its mean square over all
+    coordinates. clients: (c,) the places of clients whose message is known and not zero; took_part: (c,) which of them sent it;
+    leaning: (c,) how far what is left leans to each one's message. together, absent: the same for the sum of the messages that
+    were sent, and of those that were not; NaN where there are none.
     """
 
     canaries: np.ndarray
     held_out: np.ndarray
     present: np.ndarray
     strength: np.ndarray
+    noise: np.ndarray
+    energy: float
+    clients: np.ndarray
+    took_part: np.ndarray
+    leaning: np.ndarray
+    together: float
+    absent: float
 
     @classmethod
-    def of(cls, total: Tensor, std: float, canaries: Canaries, present: np.ndarray, bound: float) -> Measured:
-        """From what is left (d,) of the released sum, and the standard deviation that was accounted."""
-        along, aside = ((rows.to(total.device) @ total / std).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
-        return cls(along, aside, present, bound / std * present)
+    def of(
+        cls, total: Tensor, std: float, canaries: Canaries, bound: float, messages: Messages, cohort: np.ndarray, rounds: int
+    ) -> Measured:
+        """Of the released sum (d,). std: of the noise on each coordinate, as it was accounted. cohort: the mask of all clients, whose
+        last are the canaries. rounds: in all, over which what is kept is shared out.
+        """
+        left = (total - messages.honest) / std
+        along, aside = ((rows.to(total.device) @ left).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
+        present = cohort[len(cohort) - len(canaries.ids) :]
+        noise = left - messages.canaries / std
+        norms = row_norms(messages.rows)
+        sent = norms > 0
+        leaning = ((messages.rows @ noise.to(messages.rows)).double() / norms)[sent].cpu().numpy()
+        clients = messages.places[sent.cpu().numpy()]
+        step = -(-len(noise) // max(1, NUMBERS_KEPT // rounds))
+        return cls(
+            canaries=along,
+            held_out=aside,
+            present=present,
+            strength=bound / std * present,
+            noise=noise[::step].float().cpu().numpy(),
+            energy=float(noise.square().mean()),
+            clients=clients,
+            took_part=cohort[clients],
+            leaning=leaning,
+            together=_along(noise, messages.honest + messages.canaries),
+            absent=_along(noise, messages.absent),
+        )
+
+
+def _along(noise: Tensor, direction: Tensor) -> float:
+    return float(noise @ direction / direction.norm())
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that an audit has measured, in n rounds with a release.
+    """All that an audit has measured.
 
-    canaries, held_out, present, strength: (n, k), as of each round. departure: how far a state was, at most, from what its release
-    makes of it, over what rounding explains. way_along, way_aside: (k,) cosines of the model's whole way x⁰ − x^K with the
-    canaries' directions and the held-out ones, zero where it has not moved.
+    rounds: those with a release. parameters: d. cohorts: (K, M) who of the honest clients took part in each round, released or not.
+    departure: how far a state was, at most, from what its release makes of it, over what rounding explains. longest: the longest
+    message, or released sum, over what the bound allows. way_along, way_aside: (k,) cosines of the model's whole way x⁰ − x^K with
+    the canaries' directions and the held-out ones, zero where it has not moved.
     """
 
-    canaries: np.ndarray
-    held_out: np.ndarray
-    present: np.ndarray
-    strength: np.ndarray
+    rounds: tuple[Measured, ...]
+    parameters: int
+    cohorts: np.ndarray
     departure: float
+    longest: float
     way_along: np.ndarray
     way_aside: np.ndarray
 
     @classmethod
-    def of(cls, rounds: Sequence[Measured], departure: float, canaries: Canaries, first: Seen, last: Seen) -> Evidence:
-        way = first.x - last.x
+    def of(
+        cls, rounds: list[Measured], cohorts: np.ndarray, departure: float, longest: float, canaries: Canaries, ends: tuple[Seen, Seen]
+    ) -> Evidence:
+        """ends: the states before the first round and after the last."""
+        way = ends[0].x - ends[1].x
         unit = way / way.norm() if bool(way.any()) else way
         along, aside = ((rows.to(way.device) @ unit).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
-        projected, held_out, present, strength = (np.stack(values) for values in zip(*rounds, strict=True))
-        return cls(projected, held_out, present, strength, departure, along, aside)
+        return cls(tuple(rounds), len(way), cohorts, departure, longest, along, aside)
+
+    @cached_property
+    def canaries(self) -> np.ndarray:
+        """(n, k), as of each round; and so are the next ones."""
+        return np.stack([one.canaries for one in self.rounds])
+
+    @cached_property
+    def held_out(self) -> np.ndarray:
+        return np.stack([one.held_out for one in self.rounds])
+
+    @cached_property
+    def present(self) -> np.ndarray:
+        return np.stack([one.present for one in self.rounds])
+
+    @cached_property
+    def strength(self) -> np.ndarray:
+        return np.stack([one.strength for one in self.rounds])
+
+    @cached_property
+    def noise(self) -> np.ndarray:
+        """(n, s), in float64."""
+        return np.stack([one.noise for one in self.rounds]).astype(np.float64)
+
+    def leanings(self, sent: bool) -> tuple[np.ndarray, np.ndarray]:
+        """By client (M + k,): over the rounds in which its message was, or was not, sent, the sum of the leanings, and their number."""
+        clients, took_part, leaning = (
+            np.concatenate([getattr(one, name) for one in self.rounds]) for name in ("clients", "took_part", "leaning")
+        )
+        chosen = took_part == sent
+        size = self.cohorts.shape[1] + self.held_out.shape[1]
+        return np.bincount(clients[chosen], leaning[chosen], size), np.bincount(clients[chosen], minlength=size)
 
     def histograms(self) -> dict[str, Any]:
         """How often each measured value was met, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
@@ -90,155 +159,6 @@ class Evidence:
             "canaries that did not": self.canaries[~self.present],
             "held-out directions": self.held_out.ravel(),
         }
-        edges = np.histogram_bin_edges(np.concatenate(list(groups.values())), BINS)
-        return {"edges": edges.tolist(), "counts": {name: np.histogram(group, edges)[0].tolist() for name, group in groups.items()}}
-
-
-@dataclass(frozen=True)
-class Watching(Mechanism):
-    """A mechanism that writes down who took part in each round."""
-
-    cohorts: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def over(cls, mechanism: Mechanism) -> Watching:
-        return cls(**{name: getattr(mechanism, name) for name in Mechanism.__dataclass_fields__})
-
-    def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
-        mask = super().cohort(exposure, k, streams)
-        self.cohorts[k] = mask.copy()
-        return mask
-
-    def must_give_up(self, participants: int) -> bool:
-        """As `gives_up`, by the accounting alone."""
-        return self.trust == "secagg" and participants - self.colluders < self.min_honest
-
-
-def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: Seen, rate: float) -> Tensor:
-    """The released mean (d,) of a round, from the states before and after it.
-
-    A server slot is an affine function of the mean; without slots the direction is, which the model or the optimizer's
-    momentum shows before anything else is done to it.
-
-    Raises:
-        BadInput: for an algorithm or a server step from whose states it cannot be recovered.
-    """
-    zero, one = torch.zeros_like(before.x), torch.ones_like(before.x)
-    if algorithm.server_slots:
-        low, high = (algorithm.server(before.server, mean, rate)[1][0] for mean in (zero, one))
-        return (after.server[0] - low) / (high - low)
-    low, high = (algorithm.server((), mean, rate)[0] for mean in (zero, one))
-    return (_direction(optimizer, algorithm.server_lr, before, after) - low) / (high - low)
-
-
-def _direction(optimizer: ServerStep, lr: float, before: Seen, after: Seen) -> Tensor:
-    if isinstance(optimizer, ServerMomentum):
-        return after.optimizer[0] - optimizer.momentum * before.optimizer[0]
-    if isinstance(optimizer, ServerAdam):
-        return (after.optimizer[0] - optimizer.beta1 * before.optimizer[0]) / (1 - optimizer.beta1)
-    if optimizer.slots:
-        raise BadInput("server.optimizer", f"={optimizer.optimizer!r}: the audit cannot recover releases from its states. Use sgd.")
-    return (before.x - after.x) / lr
-
-
-class Witness:
-    """Follows a run round by round. measured: by round, what it has found. first, last: the states at the ends.
-
-    departures: by round, how far the states are from what the recovered release makes of them, over what rounding explains.
-    """
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        optimizer: ServerStep,
-        local: LocalMethod,
-        mechanism: Watching,
-        backend: CanaryBackend,
-        names: tuple[Hashable, ...],
-        layout: Layout,
-    ) -> None:
-        self.algorithm, self.optimizer, self.mechanism, self.backend = algorithm, optimizer, mechanism, backend
-        self.scale = algorithm.update_scale(local.lr)
-        self.measured: dict[int, Measured] = {}
-        self.departures: dict[int, float] = {}
-        self.first: Seen | None = None
-        self.last: Seen | None = None
-        self._done = 0
-        self._places = {name: place for place, name in enumerate(names)}
-        self._layout = layout._replace(lazy=True)
-        self._memory: Memory
-        self._before: tuple[np.ndarray, Slots] | None = None
-
-    def __call__(self, state: State) -> None:
-        """To be called before the first round and after each one; a round that is done again replaces the first time."""
-        now = Seen.of(state)
-        if self.last is None or state.rounds_done == 0:
-            self.first = now
-            self._memory = Memory(self.algorithm.client_slots, len(self._places), state.x, self._layout)
-        elif state.rounds_done == self._done + 1:
-            self._round(state.rounds_done - 1, self.last, now)
-        elif state.rounds_done < self._done and self._before:  # a resumed run, which stands at an earlier checkpoint
-            self._memory.write(*self._before)
-        self.last, self._done = now, state.rounds_done
-        self.backend.updates_seen.clear()
-
-    def _round(self, k: int, before: Seen, after: Seen) -> None:
-        cohort = self.mechanism.cohorts[k]
-        honest, participants = self._honest(before, cohort), int(cohort.sum())
-        if self.mechanism.must_give_up(participants):
-            self.departures[k] = 0.0 if all(torch.equal(a, b) for a, b in zip(_vectors(before), _vectors(after), strict=True)) else math.inf
-            return
-        mean = released(self.algorithm, self.optimizer, before, after, self.mechanism.rate)
-        std = self.mechanism.std_of_sum(participants)
-        if std == 0:  # nobody was there to add noise, or to send anything
-            mean = torch.zeros_like(mean)
-        self.departures[k] = self._departure(before, after, mean)
-        if std == 0:
-            return
-        canaries = self.backend.canaries
-        present = cohort[[self._places[name] for name in canaries.ids]]
-        left = mean * self.mechanism.expected - honest
-        self.measured[k] = Measured.of(left, std, canaries, present, self.algorithm.operator.bound)
-
-    def evidence(self) -> Evidence:
-        """Of the rounds that released something.
-
-        Raises:
-            BadInput: where there are fewer than two.
-        """
-        if len(self.measured) < 2 or self.first is None or self.last is None:
-            problem = f"={self.mechanism.rounds}: {len(self.measured)} released something, and an audit needs more. Raise rounds."
-            raise BadInput("rounds", problem)
-        measured = [self.measured[k] for k in sorted(self.measured)]
-        return Evidence.of(measured, max(self.departures.values()), self.backend.canaries, self.first, self.last)
-
-    def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:
-        """The largest over the model and the server's vectors."""
-        direction, server = self.algorithm.server(before.server, mean, self.mechanism.rate)
-        x, optimizer = self.optimizer.step(before.x, direction, self.algorithm.server_lr, before.optimizer)
-        made = _vectors(Seen(x, server, optimizer))
-        found = zip(made, _vectors(before), _vectors(after), strict=True)
-        return max(float((m - a).norm() / (STEP * (a - b).norm() + ROUNDING * a.norm() + 1e-30)) for m, b, a in found)
-
-    def _honest(self, before: Seen, cohort: np.ndarray) -> Tensor:
-        """The sum (d,) of the honest messages, recomputed in float64 from their updates by the declared algorithm."""
-        names = sorted(self.backend.updates_seen, key=self._places.__getitem__)
-        self._before = None
-        if not names:
-            return torch.zeros_like(before.x)
-        updates = torch.stack([self.backend.updates_seen[name] for name in names]).double() * self.scale
-        places = np.array([self._places[name] for name in names])
-        self._memory.reserve(places)
-        rows = tuple(slot.to(torch.float64, copy=True) for slot in self._memory.read(places))
-        step = client_step(self.algorithm, updates, rows, Context(before.server, _refuse_to_draw))
-        self._before = places, rows
-        self._memory.write(places, step.memory)
-        return step.message[torch.from_numpy(cohort[places]).to(updates.device)].sum(0)
-
-
-def _vectors(seen: Seen) -> Slots:
-    return (seen.x, *seen.server, *seen.optimizer)
-
-
-def _refuse_to_draw() -> Tensor:
-    raise BadInput("algorithm.name", ": its messages are drawn at random, and the audit cannot make them again. Audit another algorithm.")
+        finite = {name: group[np.isfinite(group)] for name, group in groups.items()}
+        edges = np.histogram_bin_edges(np.concatenate(list(finite.values())), BINS)
+        return {"edges": edges.tolist(), "counts": {name: np.histogram(group, edges)[0].tolist() for name, group in finite.items()}}

@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated
 
+import torch
 from pydantic import Field
 
-from normec.audit.canaries import LENGTH, Canaries, CanaryBackend, WithCanaries
-from normec.audit.evidence import Evidence, Watching, Witness
+from normec.algorithms import Algorithm, Context, client_step
+from normec.audit.canaries import LEAST_RATE, LENGTH, Canaries, CanaryBackend, WithCanaries
+from normec.audit.evidence import Evidence
 from normec.audit.judge import judge
+from normec.audit.releases import Seen, released
 from normec.audit.verdict import Verdict
+from normec.audit.witness import Watching, Witness, refuse_to_draw
 from normec.errors import BadInput
 from normec.experiment import Experiment, Plan, prepare
 from normec.folder import RunFolder
-from normec.privacy import SpentSoFar
+from normec.memory import available
+from normec.privacy import Privacy, SpentSoFar
 from normec.recorder import Observer
-from normec.settings import Settings
-from normec.training import execute
+from normec.settings import Settings, Switch
+from normec.training import Run, execute
+
+STEPS = 20
+REACH = 0.99
+"""The least length of a canary's message, over the bound."""
+LARGEST_UPDATE = 1e25
+"""Of a canary (norm): far from float32's largest number."""
 
 
 class Audit(Settings):
-    """canaries: k, the canary clients, and as many held-out directions."""
+    """canaries: k, the canary clients, and as many held-out directions. resumable: save every round, so that `Prepared.execute` can be
+    called again after an interruption.
+    """
 
-    canaries: Annotated[int, Field(ge=2, le=10**6, description="a whole number >= 2")] = 20
+    canaries: Annotated[int, Field(ge=2, le=10**6, description="a whole number from 2 to 1000000")] = 20
+    resumable: Switch = False
 
 
-class _OnlyPlanned(SpentSoFar):
-    """ε of the whole plan in every round: an upper bound there, too, and nobody reads it in an audit."""
+class _InSteps(SpentSoFar):
+    """ε after a round as that after one of STEPS, the next: an upper bound, too, and much sooner computed."""
 
     def after(self, rounds: int) -> float:
-        return self.planned.epsilon
+        planned = self.mechanism.rounds
+        step = -(-planned // STEPS)
+        return self._after(min(planned, -(-rounds // step) * step))
+
+    @cache  # noqa: B019 (one a run, and it ends with it)
+    def _after(self, rounds: int) -> float:
+        return super().after(rounds)
 
 
 @dataclass(frozen=True)
@@ -41,18 +62,24 @@ class Prepared:
     witness: Witness
     audited: Plan
 
-    def execute(self, folder: RunFolder | None = None, observer: Observer | None = None) -> None:
+    def execute(self, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
         """Trains."""
-        execute(self.plan, folder, observer, tap=self.witness)
+        return execute(self.plan, folder, observer, tap=self.witness)
 
     def verdict(self) -> tuple[Verdict, Evidence]:
         """The verdict, and what it rests on.
 
         Raises:
-            BadInput: where fewer than two rounds released something, or no canary took part in them.
+            NormecError: where the run shows nothing.
         """
         evidence = self.witness.evidence()
         return judge(evidence, self.audited.mechanism, self.audited.delta or 0.0), evidence
+
+
+def check_promise(privacy: Privacy) -> None:
+    """Raises BadInput for a run that promises nothing."""
+    if privacy.trust == "none":
+        raise BadInput("privacy.trust", "='none' promises nothing that could be audited. Choose central, secagg or local.")
 
 
 def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
@@ -61,37 +88,76 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     The noise is that of the run as it is, with its number of clients; the canaries come on top.
 
     Raises:
-        BadInput: for a run that promises nothing, or that has no room for the directions.
+        BadInput: for a run that promises nothing, that has no room for the directions, or of which an audit would show nothing.
     """
-    if experiment.privacy.trust == "none":
-        raise BadInput("privacy.trust", "='none' promises nothing that could be audited. Choose central, secagg or local.")
+    check_promise(experiment.privacy)
     audited = prepare(experiment)
-    if not audited.mechanism.private:
-        problem = f"={audited.mechanism.noise_multiplier:g} promises nothing that could be audited. Raise it."
+    mechanism, number = audited.mechanism, settings.canaries
+    _check(audited, number)
+    canaries = Canaries.draw(number, audited.model.d, experiment.schedule.seed, experiment.data.ids)
+    length = _length(experiment)
+    _check_algorithm(audited, canaries, length)
+    privacy = experiment.privacy.model_copy(
+        update={"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": audited.delta}
+    )
+    inside = replace(
+        experiment,
+        data=canaries.join(experiment.data),
+        participation=WithCanaries(own=experiment.participation, canaries=number),
+        privacy=privacy,
+        schedule=experiment.schedule.model_copy(update={"rounds": mechanism.rounds}),
+        engine=experiment.engine.model_copy(update={"checkpoint_every": 1 if settings.resumable else mechanism.rounds}),
+    )
+    plan = prepare(inside)
+    watching, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries, length)
+    plan = replace(plan, mechanism=watching, backend=backend, spent=_InSteps(mechanism, audited.delta or 0.0))
+    scale = experiment.algorithm.update_scale(experiment.local.lr)
+    names = plan.federation.ids
+    witness = Witness(experiment.algorithm, experiment.server, scale, watching, backend, names, plan.layout, settings.resumable)
+    return Prepared(plan, witness, audited)
+
+
+def _check(audited: Plan, number: int) -> None:
+    mechanism, d, asked = audited.mechanism, audited.model.d, audited.experiment.schedule.rounds
+    if not mechanism.private:
+        problem = f"={mechanism.noise_multiplier:g} promises nothing that could be audited. Raise it."
         raise BadInput("privacy.noise_multiplier", problem)
-    if audited.mechanism.rounds < 2:
-        raise BadInput("rounds", f"={audited.mechanism.rounds}: an audit compares rounds. Use 2 or more.")
-    d, number = audited.model.d, settings.canaries
+    if mechanism.rounds < 2 <= asked:
+        raise BadInput(
+            "privacy.stop_at", f"={audited.experiment.privacy.stop_at} leaves one round, and an audit compares rounds. Raise it."
+        )
+    if mechanism.rounds < 2:
+        raise BadInput("rounds", f"={mechanism.rounds}: an audit compares rounds. Use 2 or more.")
     if 2 * number > d:
         raise BadInput("canaries", f"={number} need {2 * number} directions, and the model has {d} parameters. Use at most {d // 2}.")
-    canaries = Canaries.draw(number, d, experiment.schedule.seed)
-    participation = WithCanaries(own=experiment.participation, canaries=number)
-    privacy = experiment.privacy.model_copy(
-        update={"epsilon": None, "stop_at": None, "noise_multiplier": audited.mechanism.noise_multiplier, "delta": audited.delta}
-    )
-    schedule = experiment.schedule.model_copy(update={"rounds": audited.mechanism.rounds})
-    engine = experiment.engine.model_copy(update={"checkpoint_every": 1})  # so that a resumed run is at most one round back
-    changed = {"participation": participation, "privacy": privacy, "schedule": schedule, "engine": engine}
-    inside = replace(experiment, data=canaries.join(experiment.data), **changed)  # type: ignore[arg-type]
-    plan = prepare(inside)
-    mechanism, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries, _length(experiment))
-    plan = replace(plan, mechanism=mechanism, backend=backend, spent=_OnlyPlanned(plan.mechanism, plan.delta or 0.0))
-    witness = Witness(experiment.algorithm, experiment.server, experiment.local, mechanism, backend, plan.federation.ids, plan.layout)
-    return Prepared(plan, witness, audited)
+    needed, free = 6 * number * d * 8, available() // 2  # the directions, and what making them orthonormal takes
+    if needed > free:
+        raise BadInput("canaries", f"={number} need {needed:,} bytes for their directions, and {free:,} are to be had. Use fewer.")
+    expected = mechanism.expected + number * max(mechanism.rate, LEAST_RATE) - mechanism.colluders
+    if mechanism.trust == "secagg" and expected < mechanism.min_honest:
+        problem = f"={mechanism.min_honest} gives up most rounds, of which about {expected:.0f} honest clients and canaries are expected."
+        raise BadInput("privacy.min_honest", f"{problem} Lower it, or raise participation.rate.")
+
+
+def _check_algorithm(audited: Plan, canaries: Canaries, length: float) -> None:
+    """Whether releases can be recovered and messages made again, and whether a canary's message comes near its bound."""
+    algorithm, optimizer = audited.experiment.algorithm, audited.experiment.server
+    x = audited.start.double()
+    server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
+    start = Seen(x, server, tuple(vector.double() for vector in optimizer.start(x)))
+    released(algorithm, optimizer, start, start, audited.mechanism.rate)
+    memory = tuple(x.new_zeros(1, len(x)) for _ in algorithm.client_slots)
+    direction = canaries.directions[:1].to(x.device)
+    update = length * algorithm.update_scale(audited.experiment.local.lr) * direction
+    message = client_step(algorithm, update, memory, Context(server, refuse_to_draw(algorithm))).message
+    reach = float((message * direction).sum()) / algorithm.operator.bound
+    if not reach >= REACH:
+        problem = f"={algorithm.name!r}: the longest canary that float32 holds sends {reach:.3g} of the bound {algorithm.operator.bound:g}"
+        raise BadInput("algorithm.name", f"{problem}, and would show nothing. Choose a smaller bound, or a smaller alpha.")
 
 
 def _length(experiment: Experiment) -> float:
     """So that a canary's update, in the unit that the algorithm bounds, is much longer than what the bound compares it with."""
-    algorithm = experiment.algorithm
+    algorithm: Algorithm = experiment.algorithm
     compared = max(1.0, algorithm.operator.bound, float(getattr(algorithm, "alpha", 1.0)))
-    return min(LENGTH * compared / algorithm.update_scale(experiment.local.lr), 1e25)
+    return min(LENGTH * compared / algorithm.update_scale(experiment.local.lr), LARGEST_UPDATE)

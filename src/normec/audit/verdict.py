@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Test:
-    """One test. expected: of the value under the mechanism that was accounted. p_value: the chance of something as odd under it;
-    None for a bound. means: what a failure says.
+    """One test. value: None where the run has not shown it. expected: of the value under the mechanism that was accounted. p_value:
+    the chance of something as odd under it; None where there is no chance in it. means: what a failure says.
     """
 
     name: str
-    value: float
+    value: float | None
     expected: str
     p_value: float | None
     flagged: bool
@@ -28,13 +28,14 @@ class Verdict:
     claimed: ε of the run. lower_bound: the accountant's ε, at the run's own rate, for the largest noise multiplier that agrees with the
     releases at `confidence`; final_lower_bound: with the final model alone. signal: what a canary's message adds to its direction,
     over the bound; noise: the standard deviation over the claimed one; both with their bounds. noise_multiplier: the largest
-    that agrees with them.
+    that agrees with them. threshold: the p-value below which a test is flagged.
     """
 
     claimed: float
     lower_bound: float
     final_lower_bound: float
     confidence: float
+    threshold: float
     claimed_noise_multiplier: float
     noise_multiplier: float
     signal: tuple[float, float]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from normec.errors import BadInput
+from normec.errors import BadInput, NormecError
 
 FLAGGED = 3
 """The exit code of an audit that has found something."""
+REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
 
 
 def audit(
@@ -23,7 +26,7 @@ def audit(
 
     Says whether the mechanism that ran is the one that was accounted. It ends with exit code 3 where a test is flagged.
     """
-    from normec.audit.run import Audit, prepare_audit
+    from normec.audit.run import Audit, check_promise, prepare_audit
     from normec.commands.answers import answer, as_text, split
     from normec.config import resolve
     from normec.console import ConsoleObserver, progress
@@ -31,20 +34,27 @@ def audit(
     from normec.folder import RunFolder, new_run_folder
     from normec.tables import audit_lines, audit_table
 
-    config = resolve(*split(run or [], None, None))
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise BadInput("torchrun", " starts several processes, and an audit follows one. Start it as normec audit.")
+    settings, config = Audit(canaries=canaries), resolve(*split(run or [], None, None))
+    check_promise(config.privacy)
     folder = RunFolder(out or new_run_folder(f"{config.algorithm.name}-audit"))
     if folder.holds_run:
         raise BadInput("--out", f"={str(folder.path)!r} holds a run, and an audit starts anew. Choose another folder.")
     folder.check(resume=False)
-    with progress("reading the data, building the model, calibrating the noise"):
-        prepared = prepare_audit(config.experiment(), Audit(canaries=canaries))
-    folder.open(resume=False).save_config(config.toml(prepared.audited.delta))
-    if as_json:
-        prepared.execute(folder)
-    else:
-        with ConsoleObserver() as watching:
-            prepared.execute(folder, watching)
+    try:
+        with progress("reading the data, building the model, calibrating the noise"):
+            prepared = prepare_audit(config.experiment(), settings)
+        folder.open(resume=False).save_config(config.toml(prepared.audited.delta))
+        write_atomically(folder.audit, lambda: as_text({"canaries": canaries}).encode())
+        with contextlib.nullcontext() if as_json else ConsoleObserver() as watching:
+            trained = prepared.execute(folder, watching)
+    except (KeyboardInterrupt, OSError) as error:
+        said = str(error) or "interrupted"
+        raise NormecError(f"{said}; an audit does not go on where it stands: start it again, in another folder") from None
     verdict, evidence = prepared.verdict()
+    if verdict.flagged:
+        folder.save_summary({**trained.summary, "claim": f"{REFUTED} {trained.summary['claim']}"})
     found = {**verdict.table(), "histograms": evidence.histograms()}
     write_atomically(folder.audit, lambda: as_text(found).encode())
     answer(found, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")

@@ -8,7 +8,7 @@ from typing import Any
 from normec.promise import upper
 from normec.report.markup import table, text
 from normec.runs import Record
-from normec.tables import number
+from normec.tables import number, outcome
 
 BOUNDS = ("claimed", "lower_bound", "final_lower_bound")
 
@@ -17,16 +17,17 @@ def audit_section(runs: dict[str, Record]) -> str:
     """Of each audited run the bounds, the tests and a place for its picture; nothing without such runs."""
     parts = []
     for name, run in runs.items():
-        if run.audit is None:
+        if run.audit is None or "tests" not in run.audit:
             continue
         found = run.audit
         state = "FLAGGED: the mechanism that ran is not the one that was accounted" if found["flagged"] else "no test is flagged"
         claimed, lower, final = (upper(math.inf if value is None else value) for value in map(found.get, BOUNDS))
         bounds = (
             f"Claimed: ε = {claimed}. At the largest noise that agrees with what was measured, with {found['confidence']:.0%} confidence, "
-            f"the accountant gives ε = {lower} for the releases, and {final} for the final model alone."
+            f"the accountant gives ε = {lower} for the releases, and {final} for the final model alone. A test is flagged where its "
+            f"p-value is below {found['threshold']:.2g}."
         )
-        heads = ["test", "value", "p-value", "verdict", "what a failure means"]
+        heads = ["test", "value", "under the claim", "p-value", "verdict", "what a failure means"]
         rows = [_row(test) for test in found["tests"]]
         picture = '<div class=histogram role=img aria-label="How often each value was measured, along canaries and aside"></div>'
         parts.append(f"<h3>{text(name)}: {text(state)}</h3><p>{text(bounds)}</p>{table(heads, rows)}{picture}")
@@ -36,5 +37,5 @@ def audit_section(runs: dict[str, Record]) -> str:
 
 
 def _row(test: dict[str, Any]) -> list[str]:
-    said = "FLAGGED" if test["flagged"] else "passed"
-    return [test["name"], number(test["value"], ".4g"), number(test["p_value"], ".2g"), said, test["means"]]
+    shown = number(test["value"], ".4g"), test["expected"], number(test["p_value"], ".2g")
+    return [test["name"], *shown, outcome(test["flagged"], test["value"], test["p_value"]), test["means"]]

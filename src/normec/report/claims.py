@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normec.errors import count
 from normec.promise import SEEDED, upper
 from normec.runs import Record
 
@@ -30,6 +31,18 @@ def claim(run: Record) -> str:
     )
 
 
+def _audit_lines(run: Record) -> list[str]:
+    """What a run that is an audit is, and what became of it."""
+    if run.audit is None:
+        return []
+    canaries = count(int(run.audit["canaries"]), "canary client")
+    inside = f"An audit: {canaries} took part beside the others, so that its accuracy is not a run's."
+    if "tests" not in run.audit:
+        return [inside, "It was interrupted, or still goes on: there is no verdict."]
+    flagged = [test["name"] for test in run.audit["tests"] if test["flagged"]]
+    return [inside, f"Flagged by: {', '.join(flagged)}. Nothing is promised until that is explained." if flagged else "No test is flagged."]
+
+
 def _planned(run: Record) -> object:
     return run.settings.get("rounds", run.settings.get("sizes", {}).get("rounds", "?"))
 
@@ -45,11 +58,14 @@ def _private(run: Record) -> bool:
 def voids(run: Record) -> list[str]:
     """What the claim rests on, and what would void it."""
     summary = run.summary or {}
+    audit = _audit_lines(run)
+    if run.audit and run.audit.get("flagged"):
+        return audit
     if not _private(run):
         return ["No number on this page, and no model of this run, is protected."]
     privacy = run.settings.get("privacy", {})
     trust = summary.get("trust", privacy.get("trust"))
-    lines = [WHO_SEES[trust]] if trust in WHO_SEES else []
+    lines = [*audit, *([WHO_SEES[trust]] if trust in WHO_SEES else [])]
     if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") == "seeded"):
         lines.append("Whoever knows the seed can subtract the noise: run it with privacy.noise=secure for a model that is to be released.")
     lines.append("Its δ and ε are of this run alone: choosing among runs on the same clients, or repeating one, spends more.")

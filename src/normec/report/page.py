@@ -228,7 +228,7 @@ def _curves(runs: dict[str, Record]) -> dict[str, Any]:
     offered: list[str] = [key for key in ("test_accuracy", "test_loss", "train_loss") if key in names]
     offered += [key for key in names if key not in offered and key not in NOT_CURVES]
     axes = {key: title for key, title in AXES.items() if key in names}
-    audits = [{"name": name, **run.audit["histograms"]} for name, run in runs.items() if run.audit]
+    audits = [{"name": name, **run.audit["histograms"]} for name, run in runs.items() if run.audit and "tests" in run.audit]
     return {"runs": series, "metrics": offered, "axes": axes, "left_out": left_out, "audits": audits}
 
 

@@ -1,0 +1,105 @@
+"""What a run released, recovered from its states as an outsider sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normec.algorithms import Algorithm, ServerAdam, ServerMomentum, ServerStep, Slots
+from normec.errors import BadInput
+from normec.recorder import State
+
+EXACT = 1e-9
+"""How far from affine, relatively, a map may be by rounding."""
+
+
+class Seen(NamedTuple):
+    """What an outsider keeps of a run between two rounds: the model and the server's vectors, (d,) each, in float64.
+
+    unit: the unit roundoff of the numbers that they were.
+    """
+
+    x: Tensor
+    server: Slots
+    optimizer: Slots
+    unit: float = 0.0
+
+    @classmethod
+    def of(cls, x: Tensor, server: Slots, optimizer: Slots) -> Seen:
+        """Copies, which later rounds do not change."""
+        slots, momenta = (tuple(vector.double().clone() for vector in vectors) for vectors in (server, optimizer))
+        return cls(x.double().clone(), slots, momenta, torch.finfo(x.dtype).eps / 2)
+
+    @classmethod
+    def at(cls, state: State) -> Seen:
+        """Of a simulated run."""
+        return cls.of(state.x, state.server, state.optimizer)
+
+    @property
+    def vectors(self) -> Slots:
+        """All of them."""
+        return (self.x, *self.server, *self.optimizer)
+
+
+class Released(NamedTuple):
+    """mean: the released mean (d,) of a round. rounding: about how wrong its coordinates are (standard deviation)."""
+
+    mean: Tensor
+    rounding: float
+
+
+def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: Seen, rate: float) -> Released:
+    """The released mean of a round, from the states before and after it.
+
+    From the first vector that is an affine function of it, coordinate by coordinate: a slot of the server; or its direction, which
+    the model or the optimizer's momentum shows before anything else is done to it.
+
+    Raises:
+        BadInput: for an algorithm or a server step from whose states it cannot be recovered.
+    """
+    for place, slot in enumerate(after.server):
+
+        def next_slot(mean: Tensor, place: int = place) -> Tensor:
+            return algorithm.server(before.server, mean, rate)[1][place]
+
+        found = _affine(next_slot, before.x)
+        if found:
+            return _solved(found, slot, after.unit * float(slot.square().mean().sqrt()))
+    found = _affine(lambda mean: algorithm.server(before.server, mean, rate)[0], before.x)
+    if not found:
+        problem = f"={algorithm.name!r}: neither a vector of its server nor its step shows the released mean, each coordinate by itself,"
+        raise BadInput("algorithm.name", f"{problem} as c₀ + c₁ · mean. Audit another algorithm.")
+    return _solved(found, *_direction(optimizer, algorithm.server_lr, before, after))
+
+
+def _solved(affine: tuple[Tensor, Tensor], value: Tensor, rounding: float) -> Released:
+    start, slope = affine
+    return Released((value - start) / slope, rounding / float(slope.abs().min()))
+
+
+def _affine(function: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(c₀, c₁) with function(mean) = c₀ + c₁ · mean for each coordinate, and c₁ nowhere zero; None where there are none."""
+    start = function(torch.zeros_like(like))
+    slope = function(torch.ones_like(like)) - start
+    other = torch.linspace(-1.5, 2.5, len(like), dtype=like.dtype, device=like.device)
+    wrong = (function(other) - start - slope * other).abs()
+    exact = bool((wrong <= EXACT * (start.abs() + slope.abs())).all())  # NaN is not
+    return (start, slope) if exact and bool((slope != 0).all()) else None
+
+
+def _direction(optimizer: ServerStep, lr: float, before: Seen, after: Seen) -> tuple[Tensor, float]:
+    """The server's direction (d,), and its rounding (standard deviation)."""
+    if isinstance(optimizer, ServerMomentum):
+        kept, share = optimizer.momentum, 1.0
+    elif isinstance(optimizer, ServerAdam):
+        kept, share = optimizer.beta1, 1 - optimizer.beta1
+    elif optimizer.slots:
+        raise BadInput("server.optimizer", f"={optimizer.optimizer!r}: the audit cannot recover releases from its states. Use sgd.")
+    else:
+        return (before.x - after.x) / lr, after.unit * math.sqrt(float(after.x.square().mean())) / lr
+    momentum = after.optimizer[0]
+    return (momentum - kept * before.optimizer[0]) / share, after.unit * math.sqrt(float(momentum.square().mean())) / share

@@ -1,0 +1,184 @@
+"""Follows a run round by round, and measures what it releases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normec.algorithms import Algorithm, Context, ServerStep, Slots, client_step
+from normec.audit.canaries import CanaryBackend
+from normec.audit.evidence import LONGER, Evidence, Measured, Messages
+from normec.audit.releases import Seen, released
+from normec.errors import BadInput, NormecError
+from normec.memory import Layout, Memory
+from normec.operators import row_norms
+from normec.privacy import PER_CLIENT, Mechanism
+from normec.recorder import State
+from normec.streams import Streams
+
+STEP, ROUNDING = 1e-3, 1e-5
+"""What rounding explains of a state's departure: shares of its step, and of its own norm."""
+ROWS_AT_ONCE = 64
+"""Clients whose messages are made anew together."""
+FAR_OUT = 10.0
+"""Standard deviations by which the norm of Gaussian noise never exceeds its mean."""
+UNSEEN = 0.1
+"""The share of what chance does to the noise's mean square that rounding may do."""
+
+
+@dataclass(frozen=True)
+class Watching(Mechanism):
+    """A mechanism that writes down who took part in each round."""
+
+    cohorts: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def over(cls, mechanism: Mechanism) -> Watching:
+        return cls(**{name: getattr(mechanism, name) for name in Mechanism.__dataclass_fields__})
+
+    def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
+        mask = super().cohort(exposure, k, streams)
+        self.cohorts[k] = mask.copy()
+        return mask
+
+
+class Witness:
+    """Follows one run. Its claims are taken from the accounting's numbers, and not from the code that acts on them.
+
+    mechanism: as it was accounted, whose cohorts are written down. backend: which keeps every client's update. scale: of updates, to
+    the unit that the algorithm bounds. names: the ids of all clients, whose last are the canaries. resumable: keep what a resume
+    from the last round's checkpoint needs.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        optimizer: ServerStep,
+        scale: float,
+        mechanism: Watching,
+        backend: CanaryBackend,
+        names: tuple[Hashable, ...],
+        layout: Layout,
+        resumable: bool = False,
+    ) -> None:
+        self.algorithm, self.optimizer, self.scale = algorithm, optimizer, scale
+        self.mechanism, self.backend, self.resumable = mechanism, backend, resumable
+        self.measured: dict[int, Measured] = {}
+        self.departures: dict[int, float] = {}
+        self.longest = 0.0
+        self.rounding = 0.0
+        self.first: Seen | None = None
+        self.last: Seen | None = None
+        self._done = 0
+        self._places = {name: place for place, name in enumerate(names)}
+        self._layout = layout._replace(lazy=True)
+        self._like: Tensor
+        self._memory: Memory
+        self._before: tuple[np.ndarray, Slots] | None = None
+
+    def __call__(self, state: State) -> None:
+        """To be called before the first round and after each one; a round that is done again replaces the first time."""
+        self.follow(Seen.at(state), state.x, state.rounds_done)
+
+    def follow(self, now: Seen, like: Tensor, done: int) -> None:
+        """The same for what was seen after `done` rounds; like: a vector (d,) of the run."""
+        if self.last is None or done == 0:
+            self.first, self._like = now, like
+            self._memory = Memory(self.algorithm.client_slots, len(self._places), like, self._layout)
+        elif done == self._done + 1:
+            self._round(done - 1, self.last, now)
+        elif done < self._done and self._before:  # a resumed run, which stands at an earlier checkpoint
+            self._memory.write(*self._before)
+        self.last, self._done = now, done
+        self.backend.updates_seen.clear()
+
+    def evidence(self) -> Evidence:
+        """Of the rounds that released something.
+
+        Raises:
+            NormecError: where it would show nothing.
+        """
+        rounds, found = self.mechanism.rounds, [self.measured[k] for k in sorted(self.measured)]
+        if len(found) < 2 or self.first is None or self.last is None:
+            cause = f" (privacy.min_honest={self.mechanism.min_honest})" if self.mechanism.trust == "secagg" else ""
+            raise NormecError(f"the audit shows nothing: {len(found)} of {rounds} rounds released something{cause}, and two are needed")
+        if not any(one.present.any() for one in found):
+            raise NormecError(f"the audit shows nothing: no canary took part in {len(found)} rounds. Raise rounds, or --canaries")
+        d = len(self.last.x)
+        if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(found) * d)):
+            share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
+            raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. Use engine.dtype=float64")
+        honest = len(self._places) - len(self.backend.canaries.ids)
+        cohorts = np.stack([self.mechanism.cohorts[k][:honest] for k in sorted(self.departures)])
+        ends, departure = (self.first, self.last), float(np.max(list(self.departures.values())))
+        return Evidence.of(found, cohorts, departure, self.longest, self.backend.canaries, ends)
+
+    def _round(self, k: int, before: Seen, after: Seen) -> None:
+        mechanism, cohort = self.mechanism, self.mechanism.cohorts[k]
+        messages, participants = self._messages(before, cohort), int(cohort.sum())
+        if mechanism.trust == "secagg" and participants - mechanism.colluders < mechanism.min_honest:  # to be given up
+            moved = any(not torch.equal(a, b) for a, b in zip(before.vectors, after.vectors, strict=True))
+            self.departures[k] = math.inf if moved else 0.0
+            return
+        mean, rounding = released(self.algorithm, self.optimizer, before, after, mechanism.rate)
+        std = self._accounted_std(participants)
+        if std == 0:  # nobody was there to add noise, or to send anything
+            self.departures[k] = self._departure(before, after, torch.zeros_like(mean))
+            return
+        self.departures[k] = self._departure(before, after, mean)
+        bound = self.algorithm.operator.bound
+        summing = after.unit * bound * math.sqrt(participants / len(mean))
+        self.rounding = max(self.rounding, math.hypot(rounding * mechanism.expected, summing) / std)
+        total, canaries = mean * mechanism.expected, self.backend.canaries
+        most = participants * bound + std * (math.sqrt(len(mean)) + FAR_OUT)
+        self.longest = max(self.longest, float(total.norm()) / most)
+        self.measured[k] = Measured.of(total, std, canaries, bound, messages, cohort, mechanism.rounds)
+
+    def _accounted_std(self, participants: int) -> float:
+        """Of the noise on the sum, by the noise multiplier that was accounted and the bound that was declared."""
+        draws = participants if self.mechanism.trust in PER_CLIENT else 1
+        return self.mechanism.noise_multiplier * self.algorithm.operator.bound * math.sqrt(draws)
+
+    def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:
+        """The largest over the model and the server's vectors."""
+        direction, server = self.algorithm.server(before.server, mean, self.mechanism.rate)
+        x, optimizer = self.optimizer.step(before.x, direction, self.algorithm.server_lr, before.optimizer)
+        made = Seen(x, server, optimizer).vectors
+        found = zip(made, before.vectors, after.vectors, strict=True)
+        return max(float((m - a).norm() / (STEP * (a - b).norm() + ROUNDING * a.norm() + 1e-30)) for m, b, a in found)
+
+    def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
+        """Recomputed in float64 from the clients' updates by the declared algorithm; moves their memories."""
+        seen, canaries = self.backend.updates_seen, set(self.backend.canaries.ids)
+        names = sorted(seen, key=self._places.__getitem__)
+        places = np.array([self._places[name] for name in names], dtype=int)
+        rows = self._like.new_empty(len(names), len(self._like))
+        sums = {kind: torch.zeros_like(before.x) for kind in ("honest", "canaries", "absent")}
+        self._memory.reserve(places)
+        self._before = (places, tuple(slot.clone() for slot in self._memory.read(places))) if self.resumable else None
+        for start in range(0, len(names), ROWS_AT_ONCE):
+            block = slice(start, start + ROWS_AT_ONCE)
+            updates = torch.stack([seen.pop(name) for name in names[block]]).double() * self.scale
+            memory = tuple(slot.double() for slot in self._memory.read(places[block]))
+            step = client_step(self.algorithm, updates, memory, Context(before.server, refuse_to_draw(self.algorithm)))
+            self._memory.write(places[block], step.memory)
+            rows[block] = step.message.to(rows.dtype)
+            self.longest = max(self.longest, float(row_norms(step.message).max()) / self.algorithm.operator.bound)
+            for name, sent, message in zip(names[block], cohort[places[block]], step.message, strict=True):
+                sums[("canaries" if name in canaries else "honest") if sent else "absent"] += message
+        return Messages(places, rows, **sums)
+
+
+def refuse_to_draw(algorithm: Algorithm) -> Callable[[], Tensor]:
+    """In place of the randomness of operators that draw."""
+
+    def refuse() -> Tensor:
+        problem = f"={algorithm.name!r} draws its messages at random, and the audit cannot make them again. Audit another algorithm."
+        raise BadInput("algorithm.name", problem)
+
+    return refuse
