@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +23,20 @@ import normec.privacy.mechanism
 from normec.algorithms import REGISTRY
 from normec.algorithms.base import ClientStep, client_step
 from normec.audit.canaries import Canaries
+from normec.audit.judge import judge
 from normec.audit.run import Audit, prepare_audit
 from normec.audit.verdict import Verdict
 from normec.contract.small_runs import StopsAfter
-from normec.errors import BadInput
+from normec.errors import BadInput, NormecError
 from normec.experiment import Experiment, Schedule
 from normec.folder import RunFolder
+from normec.noise import seeded_gaussian
+from normec.operators import Clipping
 from normec.privacy import Mechanism
 from normec.recorder import Recorder
 from normec.report.page import Shown, write
 from normec.runs import Record
+from normec.streams import Streams
 
 D, CLIENTS, ROUNDS = 600, 40, 300
 LAZY = normec.FedNormEC(beta=0.01, server_lr=0.1, lazy=True)
@@ -169,7 +175,7 @@ FLAGGED_BY = {
     "noise x 0.9": "noise multiplier",
     "noise x 0.5": "noise multiplier",
     "1/p on the message alone": "noise multiplier",
-    "no bound": "noise off the canaries",
+    "no bound": "lengths of messages",
     "bound per tensor": "noise multiplier",
     "resync every 25 rounds": "sum of all rounds",
     "the same noise in each round": "noise from round to round",
@@ -194,6 +200,128 @@ def test_a_healthy_mechanism_is_not_flagged_and_its_lower_bound_is_below_the_cla
     assert found.final_lower_bound < found.claimed
     assert found.signal[0] == pytest.approx(1, abs=0.1)
     assert found.noise[0] == pytest.approx(1, abs=0.03)
+
+
+def other_noise(change: Callable[[Tensor, int, float], Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
+    """change: of a round's noise (d,), the round, and the standard deviation."""
+    gaussian = normec.privacy.mechanism.seeded_gaussian
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(
+            normec.privacy.mechanism,
+            "seeded_gaussian",
+            lambda shape, std, streams, k, device: change(gaussian(shape, std, streams, k, device), k, std),
+        )
+
+    return break_it
+
+
+def another_std(wrong: Callable[[Mechanism], float]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(Mechanism, "std_of_sum", lambda self, participants: wrong(self))
+
+
+def on_parts(*factors: float) -> Callable[[Tensor, int, float], Tensor]:
+    return lambda noise, k, std: torch.cat([factor * part for factor, part in zip(factors, noise.chunk(len(factors)), strict=True)])
+
+
+def laplace(noise: Tensor, k: int, std: float) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(k).laplace(0, std / np.sqrt(2), len(noise)))
+
+
+def one_resync(patch: pytest.MonkeyPatch) -> None:
+    whole = Recorder.round
+
+    def wrong(self: Recorder, state: Any, statistics: Any) -> None:
+        whole(self, state, statistics)
+        if state.rounds_done == 10:
+            (v,) = state.memory.read(np.arange(CLIENTS + 20))
+            state.server = (v.mean(0),)
+
+    patch.setattr(Recorder, "round", wrong)
+
+
+def honest_messages_longer(patch: pytest.MonkeyPatch) -> None:
+    """And not those of canaries, which are a million times as long before they are bounded."""
+    bounded_by(lambda residual: LAZY.operator(residual) * torch.where(residual.norm(dim=1) < 1e4, 1.2, 1.0)[:, None])(patch)
+
+
+def one_client_five_times(patch: pytest.MonkeyPatch) -> None:
+    block = normec.engine.clients.Clients._block
+
+    def wrong(self: Any, model: Any, x: Tensor, server: Any, clients: np.ndarray, cohort: np.ndarray, k: int) -> Any:
+        if 3 not in clients or not cohort[3]:
+            return block(self, model, x, server, clients, cohort, k)
+        held = self.memory.read(np.array([3]))[0].clone()
+        found = block(self, model, x, server, clients, cohort, k)
+        sent = (self.memory.read(np.array([3]))[0] - held)[0].double() / LAZY.memory_step
+        found.total.add_(4 * sent)
+        return found
+
+    patch.setattr(normec.engine.clients.Clients, "_block", wrong)
+
+
+def honest_absent_in_the_sum(patch: pytest.MonkeyPatch) -> None:
+    block = normec.engine.clients.Clients._block
+
+    def wrong(self: Any, model: Any, x: Tensor, server: Any, clients: np.ndarray, cohort: np.ndarray, k: int) -> Any:
+        return block(self, model, x, server, clients, np.where(np.arange(len(cohort)) < CLIENTS, True, cohort), k)
+
+    patch.setattr(normec.engine.clients.Clients, "_block", wrong)
+
+
+def twice_the_rate(patch: pytest.MonkeyPatch) -> None:
+    cohort = normec.Poisson.cohort
+    patch.setattr(normec.Poisson, "cohort", lambda self, clients, k, streams: cohort(normec.Poisson(2 * self.rate), clients, k, streams))
+
+
+def always_the_same(patch: pytest.MonkeyPatch) -> None:
+    cohort = normec.Fixed.cohort
+    patch.setattr(normec.Fixed, "cohort", lambda self, clients, k, streams: cohort(self, clients, 0, streams))
+
+
+def unbounded_where_short(patch: pytest.MonkeyPatch) -> None:
+    clip = Clipping.__call__
+    patch.setattr(
+        Clipping, "__call__", lambda self, rows, *rest: torch.where(rows.norm(dim=1)[:, None] < 100, rows, clip(self, rows, *rest))
+    )
+
+
+SUBTLE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, dict[str, Any]]] = {
+    "a tenth of the noise, by the mechanism's own word": (another_std(lambda it: it.noise_std / 10), "noise multiplier", {}),
+    "each participant's noise too small, local": (another_std(lambda it: it.noise_std), "noise multiplier", {"privacy": LOCAL}),
+    "each participant's noise too small, secagg": (another_std(lambda it: it.noise_std), "noise multiplier", {"privacy": SECAGG}),
+    "one round without noise": (other_noise(lambda noise, k, std: noise * (k != 50)), "noise of each round", {}),
+    "noise in every second round": (other_noise(lambda noise, k, std: noise * (k % 2) * 2**0.5), "noise of each round", {}),
+    "noise on a quarter": (other_noise(on_parts(2.0, 0.0, 0.0, 0.0)), "noise of each coordinate", {}),
+    "half of the noise twice": (other_noise(lambda noise, k, std: noise[: D // 2].repeat(2)), "noise within a round", {}),
+    "a quarter of the noise four times": (other_noise(lambda noise, k, std: noise[: D // 4].repeat(4)), "noise within a round", {}),
+    "signs": (other_noise(lambda noise, k, std: noise.sign() * std), "shape of the noise", {}),
+    "laplace": (other_noise(laplace), "shape of the noise", {}),
+    "rounds that undo each other": (
+        other_noise(lambda noise, k, std: (1 - 2 * (k >= 50)) * seeded_gaussian((D,), std, Streams(5), k % 50, noise.device)),
+        "noise of any two rounds",
+        {},
+    ),
+    "one resync": (one_resync, "noise of each round", {}),
+    "honest messages 1.2 times as long": (honest_messages_longer, "messages together", {}),
+    "one client's messages five times as long": (one_client_five_times, "messages of each client", {}),
+    "honest clients in the sum that sat out": (
+        honest_absent_in_the_sum,
+        "absent clients",
+        {"algorithm": normec.FedNormEC(beta=0.01, server_lr=0.1)},
+    ),
+    "twice the rate": (twice_the_rate, "participation", {}),
+    "the same cohort": (always_the_same, "participation", {"participation": normec.Fixed(rate=0.25)}),
+    "no bound on short updates": (unbounded_where_short, "lengths of messages", {"algorithm": normec.Clip21(clip_norm=0.01)}),
+}
+
+
+@pytest.mark.parametrize("fault", SUBTLE)
+def test_a_subtle_fault_is_flagged_by_the_test_that_is_for_it(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it, name, changes = SUBTLE[fault]
+    break_it(monkeypatch)
+    found = verdict(experiment(**{"schedule": Schedule(rounds=100, seed=1)} | changes))
+    assert name in {test.name for test in found.tests if test.flagged}
 
 
 def test_clients_that_sat_out_are_found_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +395,7 @@ def test_full_participation_of_memories_passes_under_every_trust_model(combinati
 def test_an_interrupted_and_resumed_run_gives_the_same_verdict(tmp_path: Path) -> None:
     short = Schedule(rounds=40, seed=3)
     engine = normec.Engine(eval_every=40, checkpoint_every=7)
-    whole, halves = (prepare_audit(experiment(schedule=short, engine=engine), Audit()) for _ in range(2))
+    whole, halves = (prepare_audit(experiment(schedule=short, engine=engine), Audit(resumable=True)) for _ in range(2))
     whole.execute()
     with pytest.raises(InterruptedError):
         halves.execute(RunFolder(tmp_path / "run").open(resume=False), StopsAfter(16))
@@ -287,8 +415,15 @@ def test_directions_are_orthonormal_and_a_function_of_the_seed() -> None:
     [
         ({"privacy": normec.Privacy(trust="none")}, 20, "privacy.trust='none' promises nothing that could be audited"),
         ({"privacy": CENTRAL.model_copy(update={"noise_multiplier": 0.0})}, 20, "privacy.noise_multiplier=0 promises nothing"),
-        ({}, 1, "canaries=1 must be a whole number >= 2"),
+        ({}, 1, "canaries=1 must be a whole number from 2 to 1000000"),
         ({"schedule": Schedule(rounds=1)}, 20, "rounds=1: an audit compares rounds"),
+        ({"algorithm": normec.FedNormEC(alpha=1e30)}, 20, "algorithm.name='fed-normec': the longest canary that float32 holds sends 1e-05"),
+        ({"privacy": SECAGG.model_copy(update={"min_honest": 40})}, 20, "privacy.min_honest=40 gives up most rounds"),
+        (
+            {"privacy": CENTRAL.model_copy(update={"stop_at": 3.0}), "schedule": Schedule(rounds=9)},
+            20,
+            "privacy.stop_at=3.0 leaves one round",
+        ),
         ({}, 400, "canaries=400 need 800 directions, and the model has 600 parameters. Use at most 300."),
     ],
 )
@@ -296,6 +431,75 @@ def test_what_cannot_be_audited_is_refused_before_training(changes: dict[str, An
     with pytest.raises(BadInput) as error:
         prepare_audit(experiment(**changes), Audit(canaries=canaries))
     assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+def test_clients_may_be_called_canaries_and_hold_any_number_of_samples(size: int) -> None:
+    rng = np.random.default_rng(1)
+    ids = [f"canary-{i % 12:02d}" for i in range(12)] + ["canary-00"] * (size - 1)
+    data = normec.Federation.from_arrays(rng.uniform(-1, 1, (len(ids), D)).astype(np.float32), np.zeros(len(ids)), ids)
+    prepared = prepare_audit(experiment(data=data, schedule=Schedule(rounds=30, seed=1)), Audit())
+    prepared.execute()
+    assert len(set(prepared.plan.federation.ids)) == 12 + 20
+    assert not prepared.verdict()[0].flagged
+
+
+class Sign(normec.FedNormEC):
+    """The server's vector tells only the signs of what was released."""
+
+    def server(self, state: Any, mean: Tensor, rate: float) -> Any:
+        return mean.sign(), (state[0] + mean.sign(),)
+
+
+class Counter(normec.FedNormEC):
+    """The first vector of the server counts rounds, the second is as ever."""
+
+    server_slots = ("rounds", "v_hat")
+
+    def server(self, state: Any, mean: Tensor, rate: float) -> Any:
+        direction, after = super().server(state[1:], mean, rate)
+        return direction, (state[0] + 1, *after)
+
+
+class Drawn(normec.DPFedAvgClip):
+    """Draws its messages at random."""
+
+    def client(self, update: Tensor, memory: Any, context: Any) -> ClientStep:
+        step = super().client(update, memory, context)
+        return step._replace(message=step.message * context.uniform())
+
+
+@pytest.mark.parametrize("kind", [Sign, Drawn])
+def test_an_algorithm_whose_releases_or_messages_cannot_be_known_is_refused_before_training(kind: Any) -> None:
+    with pytest.raises(BadInput, match=r"algorithm\.name='(fed-normec|dp-fedavg-clip)'.* Audit another algorithm"):
+        prepare_audit(experiment(kind()), Audit())
+
+
+def test_releases_are_recovered_from_whichever_vector_shows_them() -> None:
+    found = verdict(experiment(Counter(beta=0.01, server_lr=0.1, lazy=True), schedule=Schedule(rounds=60, seed=1)))
+    assert not found.flagged and found.signal[0] == pytest.approx(1, abs=0.2)
+
+
+def test_what_is_not_a_number_is_flagged() -> None:
+    prepared = prepare_audit(experiment(schedule=Schedule(rounds=5, seed=1)), Audit())
+    prepared.execute()
+    _, evidence = prepared.verdict()
+    odd = evidence.rounds[2]._replace(
+        **{name: np.full_like(getattr(evidence.rounds[2], name), np.nan) for name in ("canaries", "held_out")}
+    )
+    odd = odd._replace(noise=np.full_like(odd.noise, np.nan), energy=float("nan"), leaning=np.full_like(odd.leaning, np.nan))
+    spoiled = replace(evidence, rounds=(*evidence.rounds[:2], odd), departure=float("nan"), longest=float("nan"))
+    flagged = {test.name for test in judge(spoiled, prepared.audited.mechanism, 1e-5).tests if test.flagged}
+    names = {"noise multiplier", "noise off the canaries", "sum of all rounds", "lengths of messages", "states", "messages of each client"}
+    assert names | {"noise of each round", "noise of each coordinate", "noise of any two rounds", "shape of the noise"} <= flagged
+
+
+def test_noise_that_rounding_hides_is_no_verdict() -> None:
+    tiny = normec.Privacy(trust="central", noise_multiplier=2e-6)
+    prepared = prepare_audit(experiment(privacy=tiny, schedule=Schedule(rounds=20, seed=1)), Audit())
+    prepared.execute()
+    with pytest.raises(NormecError, match=r"rounding is about .* Use engine\.dtype=float64"):
+        prepared.verdict()
 
 
 def audited(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -330,7 +534,34 @@ def test_a_flagged_audit_ends_with_exit_code_3(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     found = json.loads(done.stdout)
     assert found["flagged"] and found["noise"][0] == pytest.approx(0.5, abs=0.05)
-    assert "the mechanism that ran is not the one that was accounted" in write(Shown.read([tmp_path / "run"]))
+    page = write(Shown.read([tmp_path / "run"]))
+    assert "the mechanism that ran is not the one that was accounted" in page
+    assert "this claim does not hold" in page and "It holds against whoever sees the models" not in page
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["claim"].startswith("Its audit is FLAGGED")
+
+
+def test_an_interrupted_audit_says_that_it_starts_again_and_is_shown_without_a_verdict(tmp_path: Path, command: Any) -> None:
+    arguments = [sys.executable, "-m", "normec", "audit", "rounds=100000", "privacy.noise_multiplier=1", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as going:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while going.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 3):
+            time.sleep(0.05)
+        going.send_signal(signal.SIGINT)
+        _, said = going.communicate(timeout=100)
+    assert going.returncode == 1 and said.endswith(
+        "interrupted; an audit does not go on where it stands: start it again, in another folder\n"
+    )
+    page = write(Shown.read([tmp_path / "run"]))
+    assert "there is no verdict" in page and 'id="h-audits"' not in page
+    for arguments in (["train", "--resume"], ["audit"]):
+        outcome = command(*arguments, "--out", str(tmp_path / "run"))
+        assert outcome.code == 2 and "holds a" in outcome.err and "another folder" in outcome.err
+
+
+def test_an_audit_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = command("audit")
+    assert outcome.code == 2 and outcome.err.startswith("normec: torchrun starts several processes, and an audit follows one.")
 
 
 def test_a_configuration_without_a_promise_is_refused_by_the_command() -> None:

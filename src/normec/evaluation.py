@@ -156,7 +156,7 @@ def _groups(federation: Federation) -> list[list[int]]:
     groups: list[list[int]] = [[]]
     held = 0
     for client, size in enumerate(federation.sizes.tolist()):
-        if held and held + size > SAMPLES_AT_ONCE:
+        if size and held and held + size > SAMPLES_AT_ONCE:
             groups.append([])
             held = 0
         if size:

@@ -110,8 +110,8 @@ def _fit(evidence: Evidence, error: float) -> Fit:
     freedom = along.size + evidence.held_out.size - 1
     most_noise = math.sqrt(squares / float(stats.chi2.ppf(error / 2, freedom)))
     least_signal = signal - float(stats.norm.isf(error / 2)) * most_noise / math.sqrt(weight)
-    odd = min(float(stats.chi2.cdf(squares, freedom)), float(stats.norm.sf((signal - 1) * math.sqrt(weight))))
-    return Fit(signal, least_signal, math.sqrt(squares / freedom), most_noise, min(1.0, 2 * odd))
+    odd = 2 * np.minimum(stats.chi2.cdf(squares, freedom), stats.norm.sf((signal - 1) * math.sqrt(weight)))  # unlike min, keeps NaN
+    return Fit(signal, least_signal, math.sqrt(squares / freedom), most_noise, float(np.minimum(1.0, odd)))
 
 
 class Final(NamedTuple):
