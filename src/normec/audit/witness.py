@@ -115,7 +115,7 @@ class Witness:
             raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. Use engine.dtype=float64")
         honest = len(self._places) - len(self.backend.canaries.ids)
         cohorts = np.stack([self.mechanism.cohorts[k][:honest] for k in sorted(self.departures)])
-        ends, departure = (self.first, self.last), float(np.max(list(self.departures.values())))
+        ends, departure = (self.first, self.last), _largest(*self.departures.values())
         return Evidence.of(found, cohorts, departure, self.longest, self.backend.canaries, ends)
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
@@ -133,10 +133,10 @@ class Witness:
         self.departures[k] = self._departure(before, after, mean)
         bound = self.algorithm.operator.bound
         summing = after.unit * bound * math.sqrt(participants / len(mean))
-        self.rounding = max(self.rounding, math.hypot(rounding * mechanism.expected, summing) / std)
+        self.rounding = _largest(self.rounding, math.hypot(rounding * mechanism.expected, summing) / std)
         total, canaries = mean * mechanism.expected, self.backend.canaries
         most = participants * bound + std * (math.sqrt(len(mean)) + FAR_OUT)
-        self.longest = max(self.longest, float(total.norm()) / most)
+        self.longest = _largest(self.longest, float(total.norm()) / most)
         self.measured[k] = Measured.of(total, std, canaries, bound, messages, cohort, mechanism.rounds)
 
     def _accounted_std(self, participants: int) -> float:
@@ -150,7 +150,7 @@ class Witness:
         x, optimizer = self.optimizer.step(before.x, direction, self.algorithm.server_lr, before.optimizer)
         made = Seen(x, server, optimizer).vectors
         found = zip(made, before.vectors, after.vectors, strict=True)
-        return max(float((m - a).norm() / (STEP * (a - b).norm() + ROUNDING * a.norm() + 1e-30)) for m, b, a in found)
+        return _largest(*(float((m - a).norm() / (STEP * (a - b).norm() + ROUNDING * a.norm() + 1e-30)) for m, b, a in found))
 
     def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
         """Recomputed in float64 from the clients' updates by the declared algorithm; moves their memories."""
@@ -168,10 +168,15 @@ class Witness:
             step = client_step(self.algorithm, updates, memory, Context(before.server, refuse_to_draw(self.algorithm)))
             self._memory.write(places[block], step.memory)
             rows[block] = step.message.to(rows.dtype)
-            self.longest = max(self.longest, float(row_norms(step.message).max()) / self.algorithm.operator.bound)
+            self.longest = _largest(self.longest, float(row_norms(step.message).max()) / self.algorithm.operator.bound)
             for name, sent, message in zip(names[block], cohort[places[block]], step.message, strict=True):
                 sums[("canaries" if name in canaries else "honest") if sent else "absent"] += message
         return Messages(places, rows, **sums)
+
+
+def _largest(*values: float) -> float:
+    """NaN where one of them is."""
+    return float(np.max(values))
 
 
 def refuse_to_draw(algorithm: Algorithm) -> Callable[[], Tensor]:
