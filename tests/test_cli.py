@@ -190,6 +190,16 @@ def test_the_ledger_answers_first(command: Command) -> None:
     assert "spent: ε = 8.000 at δ = 1e-05, trust central" in command("ledger", "r").out
 
 
+def test_a_dry_run_prints_a_configuration_that_can_be_trained_and_leaves_nothing(command: Command, tmp_path: Path) -> None:
+    shown = command("train", "privacy.epsilon=2", "rounds=3", "--dry-run")
+    assert shown.code == 0 and "# planned: ε = 2.000 at δ = 1e-05 for 3 rounds" in shown.out and not list(tmp_path.iterdir())
+    (tmp_path / "run.toml").write_text(shown.out)
+    assert command("train", "run.toml", "--out", "r").code == 0
+    assert (tmp_path / "r" / "run.toml").read_text() == shown.out[shown.out.index("rounds = 3") :]
+    refused = command("train", "privacy.epsilon=-2", "--dry-run")
+    assert refused.code == 2 and "privacy.epsilon=-2" in refused.err
+
+
 def test_privacy_says_which_min_honest_it_assumes(command: Command) -> None:
     assert "secagg: min_honest = 50, the expected number of participants, is assumed" in command("privacy", "epsilon=8").out
     assert "is assumed" not in command("privacy", "epsilon=8", "min_honest=20").out

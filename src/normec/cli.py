@@ -47,16 +47,35 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker threads, one core each.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write the metrics for TensorBoard too, below DIR.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the resolved configuration, train nothing.")] = False,
 ) -> None:
     """Train one federated model.
 
     Without RUN.toml it is the built-in private demo on handwritten digits. Later settings win: the file first, then
-    key=value. The resolved configuration is written to DIR/run.toml, from which the run can be repeated.
+    key=value, such as privacy.epsilon=4; --dry-run prints all of them. The resolved configuration is written to DIR/run.toml,
+    from which the run can be repeated.
     """
     try:
+        if dry_run:
+            _check_only(run or [], workers)
+            return
         _train(run or [], out, resume, workers, tensorboard)
     except KeyboardInterrupt:
         raise NormecError("interrupted before training started") from None
+
+
+def _check_only(arguments: list[str], workers: int | None) -> None:
+    """What a run would be, as TOML, in whose comments stands what it would print before it starts."""
+    from normec.config import resolve
+    from normec.console import opening_lines, progress
+    from normec.experiment import prepare
+
+    config = resolve(*split(arguments, None, workers))
+    with progress("reading the data, building the model, calibrating the noise"):
+        plan = prepare(config.experiment())
+    for line in opening_lines(plan):
+        typer.echo(f"# {line}")
+    typer.echo(f"\n{config.toml(plan.delta)}", nl=False)
 
 
 def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None, tensorboard: bool) -> None:
