@@ -121,6 +121,8 @@ def steps(doing: str, total: int) -> Iterator[Callable[[str], None]]:
 
         yield step
         live.update(task, completed=total, status="")
+        if not console.is_terminal:
+            console.print(f"{doing} {total}/{total}  done", highlight=False, markup=False)
 
 
 @contextlib.contextmanager
