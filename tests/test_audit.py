@@ -20,7 +20,8 @@ from torch import Tensor, nn
 import normec
 import normec.engine.clients
 import normec.privacy.mechanism
-from normec.algorithms import REGISTRY
+import normec.training
+from normec.algorithms import REGISTRY, Descent
 from normec.algorithms.base import ClientStep, client_step
 from normec.audit.canaries import Canaries
 from normec.audit.judge import judge
@@ -286,6 +287,86 @@ def unbounded_where_short(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def fixed_as_poisson(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(normec.Poisson, "cohort", lambda self, clients, k, streams: normec.Fixed(self.rate).cohort(clients, k, streams))
+
+
+def by_turns(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(normec.Poisson, "cohort", lambda self, clients, k, streams: (np.arange(clients) + k) % 4 == 0)
+
+
+def each_cohort_twice(patch: pytest.MonkeyPatch) -> None:
+    cohort = normec.Poisson.cohort
+    patch.setattr(normec.Poisson, "cohort", lambda self, clients, k, streams: cohort(self, clients, k // 2, streams))
+
+
+def no_noise_along_the_sum(patch: pytest.MonkeyPatch) -> None:
+    noised = Mechanism.noised
+
+    def wrong(self: Mechanism, total: Tensor, *rest: Any) -> Tensor:
+        noise, unit = noised(self, total, *rest) - total, total / total.norm()
+        return total + noise - (noise @ unit) * unit
+
+    patch.setattr(Mechanism, "noised", wrong)
+
+
+def honest_messages_doubled_or_lost(patch: pytest.MonkeyPatch) -> None:
+    coins = torch.Generator().manual_seed(1)
+
+    def bound(residual: Tensor) -> Tensor:
+        factor = 2.0 * (torch.rand(len(residual), generator=coins) < 0.5)
+        return LAZY.operator(residual) * torch.where(residual.norm(dim=1) < 1e4, factor, 1.0)[:, None]
+
+    bounded_by(bound)(patch)
+
+
+def a_hint_of_the_clean_sum(patch: pytest.MonkeyPatch) -> None:
+    noised, step, clean = Mechanism.noised, Descent.step, list[Tensor]()
+
+    def remember(self: Mechanism, total: Tensor, *rest: Any) -> Tensor:
+        clean.append(total / total.norm())
+        return noised(self, total, *rest)
+
+    def hint(self: Descent, x: Tensor, direction: Tensor, lr: float, slots: Any) -> Any:
+        more = 3e-4 * direction.norm() * clean.pop().to(x) if clean else 0.0
+        return step(self, x, direction + more, lr, slots)
+
+    patch.setattr(Mechanism, "noised", remember)
+    patch.setattr(Descent, "step", hint)
+
+
+def a_start_from_data(patch: pytest.MonkeyPatch) -> None:
+    start = normec.training._start
+
+    def wrong(plan: Any, ranks: Any) -> Any:
+        state = start(plan, ranks)
+        state.x += 0.01 * plan.federation.x[3]
+        return state
+
+    patch.setattr(normec.training, "_start", wrong)
+
+
+def a_resync_after_the_last_round(patch: pytest.MonkeyPatch) -> None:
+    whole = Recorder.round
+
+    def wrong(self: Recorder, state: Any, statistics: Any) -> None:
+        whole(self, state, statistics)
+        if state.rounds_done == 100:
+            state.server = (state.memory.read(np.arange(CLIENTS + 20))[0].mean(0),)
+
+    patch.setattr(Recorder, "round", wrong)
+
+
+def another_model_in_the_end(patch: pytest.MonkeyPatch) -> None:
+    finish = Recorder.finish
+
+    def wrong(self: Recorder, state: Any) -> Any:
+        state.x = state.x - 0.01 * self.plan.federation.x[3]
+        return finish(self, state)
+
+    patch.setattr(Recorder, "finish", wrong)
+
+
 SUBTLE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, dict[str, Any]]] = {
     "a tenth of the noise, by the mechanism's own word": (another_std(lambda it: it.noise_std / 10), "noise multiplier", {}),
     "each participant's noise too small, local": (another_std(lambda it: it.noise_std), "noise multiplier", {"privacy": LOCAL}),
@@ -311,7 +392,16 @@ SUBTLE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, dict[str, Any
         {"algorithm": normec.FedNormEC(beta=0.01, server_lr=0.1)},
     ),
     "twice the rate": (twice_the_rate, "participation", {}),
-    "the same cohort": (always_the_same, "participation", {"participation": normec.Fixed(rate=0.25)}),
+    "the same cohort": (always_the_same, "participation of each client", {"participation": normec.Fixed(rate=0.25)}),
+    "a fixed number of clients": (fixed_as_poisson, "sizes of cohorts", {}),
+    "clients by turns": (by_turns, "cohorts from round to round", {}),
+    "each cohort twice": (each_cohort_twice, "cohorts from round to round", {}),
+    "no noise along the sum": (no_noise_along_the_sum, "messages together", {}),
+    "honest messages doubled or lost": (honest_messages_doubled_or_lost, "messages of each client", {}),
+    "a hint of the clean sum in the model": (a_hint_of_the_clean_sum, "states", {}),
+    "a start from data": (a_start_from_data, "states", {}),
+    "a resync after the last round": (a_resync_after_the_last_round, "states", {}),
+    "another model in the end": (another_model_in_the_end, "states", {}),
     "no bound on short updates": (unbounded_where_short, "lengths of messages", {"algorithm": normec.Clip21(clip_norm=0.01)}),
 }
 
@@ -492,6 +582,26 @@ def test_what_is_not_a_number_is_flagged() -> None:
     flagged = {test.name for test in judge(spoiled, prepared.audited.mechanism, 1e-5).tests if test.flagged}
     names = {"noise multiplier", "noise off the canaries", "sum of all rounds", "lengths of messages", "states", "messages of each client"}
     assert names | {"noise of each round", "noise of each coordinate", "noise of any two rounds", "shape of the noise"} <= flagged
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": normec.DPFedAvgClip(clip_norm=1.0), "participation": normec.Full(), "clients": 2000, "noise_multiplier": 0.05},
+        {"algorithm": normec.Clip21(clip_norm=1e18, server_lr=1e-18)},
+        {"algorithm": normec.Clip21(clip_norm=1e-20)},
+        {"algorithm": normec.FedNormEC(alpha=1e-30, beta=1e-6, server_lr=1e-8)},
+    ],
+)
+def test_rounding_is_not_taken_for_a_fault(changes: dict[str, Any]) -> None:
+    """2,000 messages in one direction, each a hundred-thousandth short of its bound; and numbers of any size."""
+    clients, noise = changes.pop("clients", CLIENTS), changes.pop("noise_multiplier", 1.0)
+    centres = np.tile(np.random.default_rng(3).uniform(1, 2, (1, 48)), (clients, 1)).astype(np.float32)
+    data = normec.Federation.from_arrays(centres, np.zeros(clients), np.arange(clients))
+    privacy = normec.Privacy(trust="central", noise_multiplier=noise)
+    chosen = experiment(data=data, privacy=privacy, schedule=Schedule(rounds=60, seed=1), **changes)
+    found = verdict(chosen)
+    assert not found.flagged, [test for test in found.tests if test.flagged]
 
 
 def test_noise_that_rounding_hides_is_no_verdict() -> None:

@@ -739,9 +739,12 @@ def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Pat
 
     def look(current: int, arrays: ArrayRecord) -> None:
         state = chosen.state
+        now = Seen.of(state.x, state.server, state.steps)
         if not watched:
             backend = CanaryBackend(Loop(), canaries)
-            watched.append(Witness(algorithm, chosen.server, 1.0, Watching.over(state.mechanism), backend, names, Layout(True, False, 0)))
+            watched.append(
+                Witness(algorithm, chosen.server, 1.0, Watching.over(state.mechanism), backend, names, Layout(True, False, 0), now)
+            )
         (witness,) = watched
         if current:
             witness.mechanism.cohorts[current - 1] = state.cohort.copy()

@@ -233,7 +233,7 @@ def test_resume_refuses_another_model_or_loss(tmp_path: Path) -> None:
 
 def test_resume_refuses_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(out=tmp_path / "a")
-    monkeypatch.setattr("normec.summary.__version__", "9.9.9")
+    monkeypatch.setattr("normec.version.__version__", "9.9.9")
     with pytest.raises(normec.BadInput, match=r"versions\.normec='.*' there, '9\.9\.9' here"):
         run(out=tmp_path / "a", resume=True)
 

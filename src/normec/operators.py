@@ -109,7 +109,7 @@ class SmoothedNormalization(Operator):
 
     def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
         norms = row_norms(rows)
-        return _scale(rows, norms, torch.minimum(1 / (self.alpha + norms), (1 - _margin(rows)) / norms))
+        return _scale(rows, norms, torch.minimum(1 / (self.alpha + norms), (1 - margin(rows.dtype)) / norms))
 
     def saturates(self, norms: Tensor) -> Tensor:
         """‖g‖ > α: the message is past half of its bound."""
@@ -124,16 +124,16 @@ class Clipping(Operator):
 
     def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
         norms = row_norms(rows)
-        return _scale(rows, norms, (self.bound * (1 - _margin(rows)) / norms).clamp(max=1))
+        return _scale(rows, norms, (self.bound * (1 - margin(rows.dtype)) / norms).clamp(max=1))
 
     def saturates(self, norms: Tensor) -> Tensor:
         """‖g‖ > C: the row is clipped."""
         return norms > self.bound
 
 
-def _margin(rows: Tensor) -> float:
+def margin(dtype: torch.dtype) -> float:
     """The relative distance kept from the bound: above the rounding of the factor, the product and the norm."""
-    return 1e-13 if rows.dtype == torch.float64 else 1e-5
+    return 1e-13 if dtype == torch.float64 else 1e-5
 
 
 def _scale(rows: Tensor, norms: Tensor, factor: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def execute(
 ) -> Run:
     """Runs a plan: Algorithm 1, and what is written down about it. Several ranks run it together; rank 0 alone has a folder.
 
-    tap: is shown the state before the first round of this process and after each one, for audits.
+    tap: is shown the state before the first round of this process, after each one, and when all is over, for audits.
     """
     chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
     algorithm, rounds = chosen.algorithm, mechanism.rounds
@@ -155,6 +155,8 @@ def execute(
                 recorder.checkpoint(state)
                 raise KeyboardInterrupt
 
+        if tap:
+            tap(state)
         summary = recorder.finish(state)
         ranks.part()
     path = folder.path if folder else None

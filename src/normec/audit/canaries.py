@@ -84,7 +84,7 @@ class CanaryBackend:
     updates_seen: dict[Hashable, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.name, self.most_rows = self.own.name, self.own.most_rows
+        self.name, self.most_rows, self.most_numbers = self.own.name, self.own.most_rows, self.own.most_numbers
         self._rows = {name: row for row, name in enumerate(self.canaries.ids)}
         self._lock = threading.Lock()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -18,6 +18,10 @@ from normec.privacy import Mechanism
 
 PRODUCTS = 2000
 """Products of Gaussians whose sum is as good as Gaussian, far out too."""
+PRODUCTS_OF_ROUNDS, FEWEST_ALONG, ROUNDS_AT_ONCE = 10**12, 64, 512
+"""Coordinates along which two rounds are compared, and rounds at a time, so that many rounds take no hours and little memory."""
+MOST_LATER = 50
+"""Rounds between two cohorts that are compared."""
 SORTED = 10**6
 """Numbers of which the distribution is compared."""
 
@@ -61,7 +65,7 @@ def _oddest(values: np.ndarray, p_values: np.ndarray) -> Odds:
     return Odds(float(values[worst]), float(np.minimum(1.0, len(p_values) * p_values[worst])))
 
 
-def _oddest_mean_square(squares: np.ndarray, freedom: int) -> Odds:
+def _oddest_mean_square(squares: np.ndarray, freedom: int | np.ndarray) -> Odds:
     return _oddest(squares / freedom, 2 * np.minimum(stats.chi2.cdf(squares, freedom), stats.chi2.sf(squares, freedom)))
 
 
@@ -71,6 +75,11 @@ def _oddest_gaussian(values: np.ndarray) -> Odds:
 
 def _off_canaries(evidence: Evidence, mechanism: Mechanism) -> Odds:
     return _mean_square(float((evidence.held_out**2).sum()), evidence.held_out.size)
+
+
+def _all_noise(evidence: Evidence, mechanism: Mechanism) -> Odds:
+    numbers = len(evidence.rounds) * evidence.parameters
+    return _mean_square(evidence.parameters * float(np.sum([one.energy for one in evidence.rounds])), numbers)
 
 
 def _each_round(evidence: Evidence, mechanism: Mechanism) -> Odds:
@@ -96,11 +105,21 @@ def _round_to_round(evidence: Evidence, mechanism: Mechanism) -> Odds:
 
 
 def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Odds:
-    """Of each round's noise along that of each earlier one."""
-    noise = evidence.noise
+    """Of each round's noise along that of each earlier one; over many rounds, of some of its coordinates."""
+    rounds, size = evidence.noise.shape
+    kept = min(size, max(FEWEST_ALONG, PRODUCTS_OF_ROUNDS // rounds**2))
+    noise = evidence.noise[:, :: -(-size // kept)]
     norms = np.linalg.norm(noise, axis=1)
-    later, earlier = np.tril_indices(len(noise), -1)
-    return _oddest_gaussian((noise @ noise.T)[later, earlier] / norms[earlier])
+    with np.errstate(invalid="ignore"):  # a round without any noise gives NaN, which is flagged
+        noise = noise / norms[:, None]
+    found = []
+    for start in range(0, rounds, ROUNDS_AT_ONCE):
+        later = slice(start, start + ROUNDS_AT_ONCE)
+        along = (noise[later] @ noise.T) * norms[later, None]
+        along[np.arange(rounds)[None] >= np.arange(rounds)[later, None]] = 0.0
+        found.append(along.ravel()[np.argmax(np.abs(along))])
+    most = float(found[int(np.argmax(np.abs(found)))])
+    return Odds(most, float(np.minimum(1.0, rounds * (rounds - 1) * stats.norm.sf(abs(most)))))
 
 
 def _shifted(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
@@ -126,40 +145,89 @@ def _absent_canaries(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
     return _gaussian(float(absent.sum()) / math.sqrt(absent.size)) if absent.size else None
 
 
-def _mean_of(leanings: list[float]) -> Odds | None:
+def _either(one: Odds, other: Odds) -> Odds:
+    """The odder of two."""
+    odder = one if not one.p_value > other.p_value else other
+    return Odds(odder.value, float(np.minimum(1.0, 2 * np.minimum(one.p_value, other.p_value))))
+
+
+def _leaning(leanings: list[float]) -> Odds | None:
+    """Of numbers of a standard Gaussian, of which some are missing: their mean, and their mean square."""
     shown = [leaning for leaning in leanings if not math.isnan(leaning)]
-    return _gaussian(math.fsum(shown) / math.sqrt(len(shown))) if shown else None
+    if not shown:
+        return None
+    return _either(_gaussian(math.fsum(shown) / math.sqrt(len(shown))), _mean_square(math.fsum(t * t for t in shown), len(shown)))
 
 
 def _together(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
-    return _mean_of([one.together for one in evidence.rounds])
+    return _leaning([one.together for one in evidence.rounds])
 
 
 def _absent(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
-    return _mean_of([one.absent for one in evidence.rounds])
+    return _leaning([one.absent for one in evidence.rounds])
 
 
 def _each_client(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
-    found = [sums[times > 0] / np.sqrt(times[times > 0]) for sums, times in map(evidence.leanings, (True, False))]
-    return _oddest_gaussian(np.concatenate(found)) if any(map(len, found)) else None
+    both = zip(evidence.leanings(sent=True), evidence.leanings(sent=False), strict=True)
+    sums, squares, times = (np.concatenate(parts) for parts in both)
+    return _either(_oddest_gaussian(sums / np.sqrt(times)), _oddest_mean_square(squares, times)) if len(times) else None
+
+
+def _sampled(evidence: Evidence, mechanism: Mechanism) -> bool:
+    """Whether chance alone decides who takes part."""
+    return mechanism.sampling != "full" and mechanism.most_exposure == math.inf  # clients that are spent fall silent
 
 
 def _participation(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
-    """Of how often each honest client, and all of them, took part."""
-    if mechanism.most_exposure < math.inf:  # clients fall silent
+    """Of how many clients took part in all."""
+    if mechanism.most_exposure < math.inf:
         return None
-    rounds, clients = evidence.cohorts.shape
-    own, rate = evidence.cohorts.sum(0), mechanism.rate
-    together = _binomial(own.sum(), rounds * clients, rate)
-    if mechanism.sampling != "poisson" and (evidence.cohorts.sum(1) != round(mechanism.expected)).any():
-        together = np.array(0.0)  # of a fixed size, whatever chance does
-    p_value = min(1.0, 2 * min(float(together), clients * float(_binomial(own, rounds, rate).min())))
-    return Odds(float(evidence.cohorts.mean()) / rate, p_value)
+    cohorts, rate = evidence.cohorts, mechanism.rate
+    value = float(cohorts.mean()) / rate
+    if mechanism.sampling != "poisson":
+        return Odds(value, float((cohorts.sum(1) == round(mechanism.expected)).all()))
+    both = (stats.binom.cdf(cohorts.sum(), cohorts.size, rate), stats.binom.sf(cohorts.sum() - 1, cohorts.size, rate))
+    return Odds(value, min(1.0, 2 * float(min(both))))
 
 
-def _binomial(counts: np.ndarray, trials: int, rate: float) -> np.ndarray:
-    both: np.ndarray = 2 * np.minimum(stats.binom.cdf(counts, trials, rate), stats.binom.sf(counts - 1, trials, rate))
-    return both
+def _sizes(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+    """Of the spread of the cohorts' sizes."""
+    if not _sampled(evidence, mechanism) or mechanism.sampling != "poisson":
+        return None
+    sizes = _as_gaussian(stats.binom(evidence.cohorts.shape[1], mechanism.rate), evidence.cohorts.sum(1))
+    return _mean_square(float((sizes**2).sum()), len(sizes))
+
+
+def _own_participation(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+    """Of how often each client took part, and, where they are drawn independently, of the spread of that."""
+    if not _sampled(evidence, mechanism):
+        return None
+    own = _as_gaussian(stats.binom(len(evidence.cohorts), mechanism.rate), evidence.cohorts.sum(0))
+    oddest = _oddest_gaussian(own)
+    return _either(oddest, _mean_square(float((own**2).sum()), len(own))) if mechanism.sampling == "poisson" else oddest
+
+
+def _overlap(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+    """Of how many clients of a cohort come again so many rounds later; for each number of rounds."""
+    if not _sampled(evidence, mechanism):
+        return None
+    cohorts, found = evidence.cohorts, []
+    for later in range(1, min(len(cohorts), MOST_LATER + 1)):
+        before, again = cohorts[:-later].sum(1), (cohorts[:-later] & cohorts[later:]).sum(1)
+        if mechanism.sampling == "poisson":
+            law = stats.binom(before, mechanism.rate)
+        else:
+            law = stats.hypergeom(cohorts.shape[1], before, cohorts[later:].sum(1))
+        found.append(float(_as_gaussian(law, again).sum()) / math.sqrt(len(again)))
+    return _oddest_gaussian(np.array(found))
+
+
+def _as_gaussian(law: Any, counts: np.ndarray) -> np.ndarray:
+    """Counts of a law as numbers of a standard Gaussian: their ranks, at random within each count, as quantiles."""
+    mass = law.pmf(counts)
+    ranks = law.cdf(counts) - np.random.default_rng(0).random(len(counts)) * mass
+    gaussian: np.ndarray = stats.norm.ppf(np.clip(ranks, 1e-300, 1 - 1e-16))
+    return gaussian
 
 
 CHANCE = (
@@ -169,6 +237,7 @@ CHANCE = (
         "1",
         "the noise has another standard deviation than was accounted, or something else is released beside it",
     ),
+    Chance("noise in all", _all_noise, "1", "there is another amount of noise than was accounted"),
     Chance("noise of each round", _each_round, "1", "a round has another noise than was accounted, or none"),
     Chance("noise of each coordinate", _each_coordinate, "1", "some coordinates have less noise than was accounted"),
     Chance("shape of the noise", _shape, "0", "the noise is not Gaussian"),
@@ -190,5 +259,8 @@ CHANCE = (
     Chance("absent clients", _absent, "0", "clients that sat out a round are in its sum, so that sampling protects nobody"),
     Chance("messages together", _together, "0", "messages have another length or direction than was declared"),
     Chance("messages of each client", _each_client, "0", "one client's messages have another length or direction than was declared"),
-    Chance("participation", _participation, "1", "clients take part more or less often than was accounted, or always the same ones"),
+    Chance("participation", _participation, "1", "clients take part more or less often than was accounted"),
+    Chance("sizes of cohorts", _sizes, "1", "clients are not drawn one by one: sampling may protect less than was accounted"),
+    Chance("participation of each client", _own_participation, "0", "some clients take part more often than others, or all equally often"),
+    Chance("cohorts from round to round", _overlap, "0", "who takes part in one round tells who does in another"),
 )

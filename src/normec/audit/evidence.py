@@ -13,7 +13,7 @@ from normec.audit.canaries import Canaries
 from normec.audit.releases import Seen
 from normec.operators import row_norms
 
-NUMBERS_KEPT = 2**25
+NUMBERS_KEPT = 2**23
 """Of the noise of all rounds together."""
 LONGER = 1 + 1e-6
 """What rounding explains of a length, over what the bound allows."""
@@ -143,14 +143,18 @@ class Evidence:
         """(n, s), in float64."""
         return np.stack([one.noise for one in self.rounds]).astype(np.float64)
 
-    def leanings(self, sent: bool) -> tuple[np.ndarray, np.ndarray]:
-        """By client (M + k,): over the rounds in which its message was, or was not, sent, the sum of the leanings, and their number."""
+    def leanings(self, sent: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By client, of those with such rounds: the sum of the leanings in the rounds in which its message was, or was not, sent; the
+        sum of their squares; and their number.
+        """
         clients, took_part, leaning = (
             np.concatenate([getattr(one, name) for one in self.rounds]) for name in ("clients", "took_part", "leaning")
         )
         chosen = took_part == sent
         size = self.cohorts.shape[1] + self.held_out.shape[1]
-        return np.bincount(clients[chosen], leaning[chosen], size), np.bincount(clients[chosen], minlength=size)
+        times = np.bincount(clients[chosen], minlength=size)
+        sums, squares = (np.bincount(clients[chosen], leaning[chosen] ** power, size)[times > 0] for power in (1, 2))
+        return sums, squares, times[times > 0]
 
     def histograms(self) -> dict[str, Any]:
         """How often each measured value was met, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""

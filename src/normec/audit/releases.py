@@ -84,10 +84,11 @@ def _solved(affine: tuple[Tensor, Tensor], value: Tensor, rounding: float) -> Re
 def _affine(function: Callable[[Tensor], Tensor], like: Tensor) -> tuple[Tensor, Tensor] | None:
     """(c₀, c₁) with function(mean) = c₀ + c₁ · mean for each coordinate, and c₁ nowhere zero; None where there are none."""
     start = function(torch.zeros_like(like))
-    slope = function(torch.ones_like(like)) - start
-    other = torch.linspace(-1.5, 2.5, len(like), dtype=like.dtype, device=like.device)
+    size = 1 + float(start.abs().max())  # no smaller than what it is added to, which would hide it
+    slope = (function(torch.full_like(like, size)) - start) / size
+    other = size * torch.linspace(-1.5, 2.5, len(like), dtype=like.dtype, device=like.device)
     wrong = (function(other) - start - slope * other).abs()
-    exact = bool((wrong <= EXACT * (start.abs() + slope.abs())).all())  # NaN is not
+    exact = bool((wrong <= EXACT * (start.abs() + size * slope.abs())).all())  # NaN is not
     return (start, slope) if exact and bool((slope != 0).all()) else None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch.nn.utils import parameters_to_vector
 
 from normec.algorithms import Algorithm, Context, client_step
 from normec.audit.canaries import LEAST_RATE, LENGTH, Canaries, CanaryBackend, WithCanaries
@@ -64,7 +65,9 @@ class Prepared:
 
     def execute(self, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
         """Trains."""
-        return execute(self.plan, folder, observer, tap=self.witness)
+        run = execute(self.plan, folder, observer, tap=self.witness)
+        self.witness.ended(parameters_to_vector(parameter for parameter in run.model.parameters() if parameter.requires_grad))
+        return run
 
     def verdict(self) -> tuple[Verdict, Evidence]:
         """The verdict, and what it rests on.
@@ -96,7 +99,8 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     _check(audited, number)
     canaries = Canaries.draw(number, audited.model.d, experiment.schedule.seed, experiment.data.ids)
     length = _length(experiment)
-    _check_algorithm(audited, canaries, length)
+    start = _start(audited)
+    _check_algorithm(audited, canaries, length, start)
     privacy = experiment.privacy.model_copy(
         update={"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": audited.delta}
     )
@@ -113,7 +117,7 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     plan = replace(plan, mechanism=watching, backend=backend, spent=_InSteps(mechanism, audited.delta or 0.0))
     scale = experiment.algorithm.update_scale(experiment.local.lr)
     names = plan.federation.ids
-    witness = Witness(experiment.algorithm, experiment.server, scale, watching, backend, names, plan.layout, settings.resumable)
+    witness = Witness(experiment.algorithm, experiment.server, scale, watching, backend, names, plan.layout, start, settings.resumable)
     return Prepared(plan, witness, audited)
 
 
@@ -139,17 +143,21 @@ def _check(audited: Plan, number: int) -> None:
         raise BadInput("privacy.min_honest", f"{problem} Lower it, or raise participation.rate.")
 
 
-def _check_algorithm(audited: Plan, canaries: Canaries, length: float) -> None:
+def _start(audited: Plan) -> Seen:
+    """The model as its factory made it, which no data has touched, and the server's vectors at zero."""
+    x, chosen = audited.start, audited.experiment
+    return Seen.of(x, tuple(torch.zeros_like(x) for _ in chosen.algorithm.server_slots), chosen.server.start(x))
+
+
+def _check_algorithm(audited: Plan, canaries: Canaries, length: float, start: Seen) -> None:
     """Whether releases can be recovered and messages made again, and whether a canary's message comes near its bound."""
     algorithm, optimizer = audited.experiment.algorithm, audited.experiment.server
-    x = audited.start.double()
-    server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
-    start = Seen(x, server, tuple(vector.double() for vector in optimizer.start(x)))
+    x = start.x
     released(algorithm, optimizer, start, start, audited.mechanism.rate)
     memory = tuple(x.new_zeros(1, len(x)) for _ in algorithm.client_slots)
     direction = canaries.directions[:1].to(x.device)
     update = length * algorithm.update_scale(audited.experiment.local.lr) * direction
-    message = client_step(algorithm, update, memory, Context(server, refuse_to_draw(algorithm))).message
+    message = client_step(algorithm, update, memory, Context(start.server, refuse_to_draw(algorithm))).message
     reach = float((message * direction).sum()) / algorithm.operator.bound
     if not reach >= REACH:
         problem = f"={algorithm.name!r}: the longest canary that float32 holds sends {reach:.3g} of the bound {algorithm.operator.bound:g}"

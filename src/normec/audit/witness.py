@@ -16,15 +16,15 @@ from normec.audit.evidence import LONGER, Evidence, Measured, Messages
 from normec.audit.releases import Seen, released
 from normec.errors import BadInput, NormecError
 from normec.memory import Layout, Memory
-from normec.operators import row_norms
+from normec.operators import margin, row_norms
 from normec.privacy import PER_CLIENT, Mechanism
 from normec.recorder import State
 from normec.streams import Streams
 
-STEP, ROUNDING = 1e-3, 1e-5
-"""What rounding explains of a state's departure: shares of its step, and of its own norm."""
-ROWS_AT_ONCE = 64
-"""Clients whose messages are made anew together."""
+STEP, NORM = 300, 4
+"""What rounding explains of a state's departure, in unit roundoffs: of its step, and of its own norm."""
+NUMBERS_AT_ONCE = 2**20
+"""Of the updates of clients whose messages are made anew together."""
 FAR_OUT = 10.0
 """Standard deviations by which the norm of Gaussian noise never exceeds its mean."""
 UNSEEN = 0.1
@@ -51,8 +51,8 @@ class Witness:
     """Follows one run. Its claims are taken from the accounting's numbers, and not from the code that acts on them.
 
     mechanism: as it was accounted, whose cohorts are written down. backend: which keeps every client's update. scale: of updates, to
-    the unit that the algorithm bounds. names: the ids of all clients, whose last are the canaries. resumable: keep what a resume
-    from the last round's checkpoint needs.
+    the unit that the algorithm bounds. names: the ids of all clients, whose last are the canaries. start: where the run has to begin.
+    resumable: keep what a resume from the last round's checkpoint needs.
     """
 
     def __init__(
@@ -64,14 +64,18 @@ class Witness:
         backend: CanaryBackend,
         names: tuple[Hashable, ...],
         layout: Layout,
+        start: Seen,
         resumable: bool = False,
     ) -> None:
         self.algorithm, self.optimizer, self.scale = algorithm, optimizer, scale
         self.mechanism, self.backend, self.resumable = mechanism, backend, resumable
         self.measured: dict[int, Measured] = {}
         self.departures: dict[int, float] = {}
+        self.published = 0.0
+        """Infinite where a state was seen that no round explains."""
         self.longest = 0.0
         self.rounding = 0.0
+        self.start = start
         self.first: Seen | None = None
         self.last: Seen | None = None
         self._done = 0
@@ -90,12 +94,24 @@ class Witness:
         if self.last is None or done == 0:
             self.first, self._like = now, like
             self._memory = Memory(self.algorithm.client_slots, len(self._places), like, self._layout)
+            self._expect(now, self.start)
+        elif done == self._done:  # nothing may have happened since
+            self._expect(now, self.last)
         elif done == self._done + 1:
             self._round(done - 1, self.last, now)
         elif done < self._done and self._before:  # a resumed run, which stands at an earlier checkpoint
             self._memory.write(*self._before)
         self.last, self._done = now, done
         self.backend.updates_seen.clear()
+
+    def ended(self, model: Tensor) -> None:
+        """To be told of the model (d,) that is given out in the end."""
+        if self.last is not None:
+            self._expect(Seen(model.to(self.last.x), (), ()), Seen(self.last.x, (), ()))
+
+    def _expect(self, seen: Seen, right: Seen) -> None:
+        if any(not torch.equal(a, b) for a, b in zip(seen.vectors, right.vectors, strict=True)):
+            self.published = math.inf
 
     def evidence(self) -> Evidence:
         """Of the rounds that released something.
@@ -112,10 +128,11 @@ class Witness:
         d = len(self.last.x)
         if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(found) * d)):
             share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
-            raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. Use engine.dtype=float64")
+            remedy = "Add noise" if self._like.dtype == torch.float64 else "Use engine.dtype=float64"
+            raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. {remedy}")
         honest = len(self._places) - len(self.backend.canaries.ids)
         cohorts = np.stack([self.mechanism.cohorts[k][:honest] for k in sorted(self.departures)])
-        ends, departure = (self.first, self.last), _largest(*self.departures.values())
+        ends, departure = (self.first, self.last), _largest(self.published, *self.departures.values())
         return Evidence.of(found, cohorts, departure, self.longest, self.backend.canaries, ends)
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
@@ -132,7 +149,7 @@ class Witness:
             return
         self.departures[k] = self._departure(before, after, mean)
         bound = self.algorithm.operator.bound
-        summing = after.unit * bound * math.sqrt(participants / len(mean))
+        summing = (after.unit * bound / math.sqrt(len(mean)) + mechanism.lattice) * math.sqrt(participants)
         self.rounding = _largest(self.rounding, math.hypot(rounding * mechanism.expected, summing) / std)
         total, canaries = mean * mechanism.expected, self.backend.canaries
         most = participants * bound + std * (math.sqrt(len(mean)) + FAR_OUT)
@@ -150,7 +167,7 @@ class Witness:
         x, optimizer = self.optimizer.step(before.x, direction, self.algorithm.server_lr, before.optimizer)
         made = Seen(x, server, optimizer).vectors
         found = zip(made, before.vectors, after.vectors, strict=True)
-        return _largest(*(float((m - a).norm() / (STEP * (a - b).norm() + ROUNDING * a.norm() + 1e-30)) for m, b, a in found))
+        return _largest(*(float((m - a).norm() / (after.unit * (STEP * (a - b).norm() + NORM * a.norm()) + 1e-30)) for m, b, a in found))
 
     def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
         """Recomputed in float64 from the clients' updates by the declared algorithm; moves their memories."""
@@ -161,15 +178,19 @@ class Witness:
         sums = {kind: torch.zeros_like(before.x) for kind in ("honest", "canaries", "absent")}
         self._memory.reserve(places)
         self._before = (places, tuple(slot.clone() for slot in self._memory.read(places))) if self.resumable else None
-        for start in range(0, len(names), ROWS_AT_ONCE):
-            block = slice(start, start + ROWS_AT_ONCE)
+        bound, inside = self.algorithm.operator.bound, 1 - margin(rows.dtype)  # the run's own, and not float64's
+        at_once = max(1, NUMBERS_AT_ONCE // rows.shape[1])
+        for start in range(0, len(names), at_once):
+            block = slice(start, start + at_once)
             updates = torch.stack([seen.pop(name) for name in names[block]]).double() * self.scale
             memory = tuple(slot.double() for slot in self._memory.read(places[block]))
             step = client_step(self.algorithm, updates, memory, Context(before.server, refuse_to_draw(self.algorithm)))
             self._memory.write(places[block], step.memory)
-            rows[block] = step.message.to(rows.dtype)
-            self.longest = _largest(self.longest, float(row_norms(step.message).max()) / self.algorithm.operator.bound)
-            for name, sent, message in zip(names[block], cohort[places[block]], step.message, strict=True):
+            norms = row_norms(step.message)
+            self.longest = _largest(self.longest, float(norms.max()) / bound)
+            sent_messages = step.message * (inside * bound / norms).clamp(max=1)[:, None].nan_to_num(1.0)
+            rows[block] = sent_messages.to(rows.dtype)
+            for name, sent, message in zip(names[block], cohort[places[block]], sent_messages, strict=True):
                 sums[("canaries" if name in canaries else "honest") if sent else "absent"] += message
         return Messages(places, rows, **sums)
 

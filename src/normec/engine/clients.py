@@ -23,9 +23,6 @@ from normec.noise import to_lattice
 from normec.operators import row_norms, usable
 from normec.streams import Streams
 
-NUMBERS_OF_A_BLOCK = 2**20
-"""Of the rows of clients that compute at once: a function of d and the backend, so that sums do not depend on the workers."""
-
 SAMPLES_KEPT = 2**14
 """Clients whose views on their samples are kept: making them costs as much as a small client's step."""
 
@@ -207,5 +204,5 @@ class Clients:
         )
 
     def _blocks(self, clients: np.ndarray, d: int) -> Iterator[np.ndarray]:
-        rows = max(1, min(self.backend.most_rows, NUMBERS_OF_A_BLOCK // d))
+        rows = max(1, min(self.backend.most_rows, self.backend.most_numbers // d))
         return (clients[start : start + rows] for start in range(0, len(clients), rows))

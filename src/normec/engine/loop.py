@@ -27,10 +27,15 @@ class Task(NamedTuple):
 
 
 class Backend(Protocol):
-    """How the local updates of a block of clients are computed. most_rows: the most clients in a block."""
+    """How the local updates of a block of clients are computed.
+
+    most_rows: the most clients in a block. most_numbers: the most numbers in their rows, but for a single one. Functions of the backend
+    alone, so that sums do not depend on the workers.
+    """
 
     name: str
     most_rows: int
+    most_numbers: int
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
         """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`.
@@ -44,7 +49,8 @@ class Loop:
 
     name = "loop"
     most_rows = 32
-    """Clients in a block: few, so that several workers share a small federation."""
+    most_numbers = 2**17
+    """Few, so that several workers share the clients of a small cohort, and enough to hide what a block costs."""
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
         """As `Backend.updates`.

@@ -36,6 +36,7 @@ class Vmap:
 
     name = "vmap"
     most_rows = 1024
+    most_numbers = 2**20
 
     def __init__(self) -> None:
         self._gradients: dict[int, AddGradients] = {}
