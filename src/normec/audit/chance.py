@@ -26,7 +26,7 @@ SORTED = 10**6
 """Numbers of which the distribution is compared."""
 
 
-class Odds(NamedTuple):
+class Finding(NamedTuple):
     """A statistic, and the chance of something as odd under the mechanism that was accounted."""
 
     value: float
@@ -37,7 +37,7 @@ class Chance(NamedTuple):
     """A test of a statistic; None where the run has not shown it."""
 
     name: str
-    statistic: Callable[[Evidence, Mechanism], Odds | None]
+    statistic: Callable[[Evidence, Mechanism], Finding | None]
     expected: str
     means: str
 
@@ -48,63 +48,63 @@ class Chance(NamedTuple):
         return Test(self.name, found.value, self.expected, found.p_value, not found.p_value >= error, self.means)
 
 
-def _gaussian(value: float) -> Odds:
+def _gaussian(value: float) -> Finding:
     """Of one number of a standard Gaussian."""
-    return Odds(value, 2 * float(stats.norm.sf(abs(value))))
+    return Finding(value, 2 * float(stats.norm.sf(abs(value))))
 
 
-def _mean_square(squares: float, freedom: int) -> Odds:
+def _mean_square(squares: float, freedom: int) -> Finding:
     """Of a sum of squares of so many numbers of a standard Gaussian."""
     below, above = float(stats.chi2.cdf(squares, freedom)), float(stats.chi2.sf(squares, freedom))
-    return Odds(squares / freedom, 2 * min(below, above))
+    return Finding(squares / freedom, 2 * min(below, above))
 
 
-def _oddest(values: np.ndarray, p_values: np.ndarray) -> Odds:
+def _oddest(values: np.ndarray, p_values: np.ndarray) -> Finding:
     """The oddest of many, and the chance of one as odd among them."""
     worst = int(np.argmin(p_values))  # the first that is not a number, if there is one
-    return Odds(float(values[worst]), float(np.minimum(1.0, len(p_values) * p_values[worst])))
+    return Finding(float(values[worst]), float(np.minimum(1.0, len(p_values) * p_values[worst])))
 
 
-def _oddest_mean_square(squares: np.ndarray, freedom: int | np.ndarray) -> Odds:
+def _oddest_mean_square(squares: np.ndarray, freedom: int | np.ndarray) -> Finding:
     return _oddest(squares / freedom, 2 * np.minimum(stats.chi2.cdf(squares, freedom), stats.chi2.sf(squares, freedom)))
 
 
-def _oddest_gaussian(values: np.ndarray) -> Odds:
+def _oddest_gaussian(values: np.ndarray) -> Finding:
     return _oddest(values, 2 * stats.norm.sf(np.abs(values)))
 
 
-def _off_canaries(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _off_canaries(evidence: Evidence, mechanism: Mechanism) -> Finding:
     return _mean_square(float((evidence.held_out**2).sum()), evidence.held_out.size)
 
 
-def _all_noise(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _all_noise(evidence: Evidence, mechanism: Mechanism) -> Finding:
     numbers = len(evidence.rounds) * evidence.parameters
     return _mean_square(evidence.parameters * float(np.sum([one.energy for one in evidence.rounds])), numbers)
 
 
-def _each_round(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _each_round(evidence: Evidence, mechanism: Mechanism) -> Finding:
     energies = np.array([one.energy for one in evidence.rounds])
     return _oddest_mean_square(energies * evidence.parameters, evidence.parameters)
 
 
-def _each_coordinate(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _each_coordinate(evidence: Evidence, mechanism: Mechanism) -> Finding:
     return _oddest_mean_square((evidence.noise**2).sum(0), len(evidence.noise))
 
 
-def _shape(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _shape(evidence: Evidence, mechanism: Mechanism) -> Finding:
     numbers = evidence.noise.ravel()
     found = stats.kstest(numbers[:: -(-len(numbers) // SORTED)], "norm")
-    return Odds(float(found.statistic), float(found.pvalue))
+    return Finding(float(found.statistic), float(found.pvalue))
 
 
-def _round_to_round(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _round_to_round(evidence: Evidence, mechanism: Mechanism) -> Finding:
     held = evidence.held_out
     squares = float((held**2).sum())
     lagged = float((held[1:] * held[:-1]).sum()) / squares if squares else 1.0
-    return Odds(lagged, 2 * float(stats.norm.sf(abs(lagged) * math.sqrt(held[1:].size))))
+    return Finding(lagged, 2 * float(stats.norm.sf(abs(lagged) * math.sqrt(held[1:].size))))
 
 
-def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Finding:
     """Of each round's noise along that of each earlier one; over many rounds, of some of its coordinates."""
     rounds, size = evidence.noise.shape
     kept = min(size, max(FEWEST_ALONG, PRODUCTS_OF_ROUNDS // rounds**2))
@@ -119,10 +119,10 @@ def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Odds:
         along[np.arange(rounds)[None] >= np.arange(rounds)[later, None]] = 0.0
         found.append(along.ravel()[np.argmax(np.abs(along))])
     most = float(found[int(np.argmax(np.abs(found)))])
-    return Odds(most, float(np.minimum(1.0, rounds * (rounds - 1) * stats.norm.sf(abs(most)))))
+    return Finding(most, float(np.minimum(1.0, rounds * (rounds - 1) * stats.norm.sf(abs(most)))))
 
 
-def _shifted(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _shifted(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     """Of the noise's numbers times those so many places further on, round the end, over all rounds; for each number of places."""
     noise = evidence.noise
     rounds, size = noise.shape
@@ -136,22 +136,22 @@ def _shifted(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
     return _oddest_gaussian(sums / stds)
 
 
-def _sums(evidence: Evidence, mechanism: Mechanism) -> Odds:
+def _sums(evidence: Evidence, mechanism: Mechanism) -> Finding:
     return _mean_square(float((evidence.noise.sum(0) ** 2).sum()) / len(evidence.noise), evidence.noise.shape[1])
 
 
-def _absent_canaries(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _absent_canaries(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     absent = evidence.canaries[~evidence.present]
     return _gaussian(float(absent.sum()) / math.sqrt(absent.size)) if absent.size else None
 
 
-def _either(one: Odds, other: Odds) -> Odds:
+def _either(one: Finding, other: Finding) -> Finding:
     """The odder of two."""
     odder = one if not one.p_value > other.p_value else other
-    return Odds(odder.value, float(np.minimum(1.0, 2 * np.minimum(one.p_value, other.p_value))))
+    return Finding(odder.value, float(np.minimum(1.0, 2 * np.minimum(one.p_value, other.p_value))))
 
 
-def _leaning(leanings: list[float]) -> Odds | None:
+def _leaning(leanings: list[float]) -> Finding | None:
     """Of numbers of a standard Gaussian, of which some are missing: their mean, and their mean square."""
     shown = [leaning for leaning in leanings if not math.isnan(leaning)]
     if not shown:
@@ -159,15 +159,15 @@ def _leaning(leanings: list[float]) -> Odds | None:
     return _either(_gaussian(math.fsum(shown) / math.sqrt(len(shown))), _mean_square(math.fsum(t * t for t in shown), len(shown)))
 
 
-def _together(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _together(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     return _leaning([one.together for one in evidence.rounds])
 
 
-def _absent(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _absent(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     return _leaning([one.absent for one in evidence.rounds])
 
 
-def _each_client(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _each_client(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     both = zip(evidence.leanings(sent=True), evidence.leanings(sent=False), strict=True)
     sums, squares, times = (np.concatenate(parts) for parts in both)
     return _either(_oddest_gaussian(sums / np.sqrt(times)), _oddest_mean_square(squares, times)) if len(times) else None
@@ -178,19 +178,19 @@ def _sampled(evidence: Evidence, mechanism: Mechanism) -> bool:
     return mechanism.sampling != "full" and mechanism.most_exposure == math.inf  # clients that are spent fall silent
 
 
-def _participation(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _participation(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     """Of how many clients took part in all."""
     if mechanism.most_exposure < math.inf:
         return None
     cohorts, rate = evidence.cohorts, mechanism.rate
     value = float(cohorts.mean()) / rate
     if mechanism.sampling != "poisson":
-        return Odds(value, float((cohorts.sum(1) == round(mechanism.expected)).all()))
+        return Finding(value, float((cohorts.sum(1) == round(mechanism.expected)).all()))
     both = (stats.binom.cdf(cohorts.sum(), cohorts.size, rate), stats.binom.sf(cohorts.sum() - 1, cohorts.size, rate))
-    return Odds(value, min(1.0, 2 * float(min(both))))
+    return Finding(value, min(1.0, 2 * float(min(both))))
 
 
-def _sizes(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _sizes(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     """Of the spread of the cohorts' sizes."""
     if not _sampled(evidence, mechanism) or mechanism.sampling != "poisson":
         return None
@@ -198,7 +198,7 @@ def _sizes(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
     return _mean_square(float((sizes**2).sum()), len(sizes))
 
 
-def _own_participation(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _own_participation(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     """Of how often each client took part, and, where they are drawn independently, of the spread of that."""
     if not _sampled(evidence, mechanism):
         return None
@@ -207,7 +207,7 @@ def _own_participation(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
     return _either(oddest, _mean_square(float((own**2).sum()), len(own))) if mechanism.sampling == "poisson" else oddest
 
 
-def _overlap(evidence: Evidence, mechanism: Mechanism) -> Odds | None:
+def _overlap(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     """Of how many clients of a cohort come again so many rounds later; for each number of rounds."""
     if not _sampled(evidence, mechanism):
         return None
