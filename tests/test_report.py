@@ -17,6 +17,7 @@ import pytest
 import normec
 from conftest import Outcome
 from normec.report.claims import claim, voids
+from normec.report.markup import names
 from normec.report.page import Shown, _thinned, write
 from normec.runs import Record
 
@@ -250,3 +251,9 @@ def test_evaluated_rounds_are_drawn_before_others() -> None:
     kept = [row["round"] for row in _thinned(rows, 61)]
     assert kept == list(range(0, 301, 5))
     assert len(_thinned(rows, 20)) <= 22 and {0, 300} <= {row["round"] for row in _thinned(rows, 20)}
+
+
+def test_the_first_names_of_many_runs_are_shown_and_the_others_on_demand() -> None:
+    first, more = names([f"run<{i}>" for i in range(10)])
+    assert first.endswith("run&lt;7&gt;") and more == "<details><summary>and 2 more</summary>run&lt;8&gt;, run&lt;9&gt;</details>"
+    assert names(["a", "b"]) == ("a, b", "")

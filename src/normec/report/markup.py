@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import html
 
+NAMES_SHOWN = 8
+"""Names of runs that are listed before the others are hidden."""
+
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     """A table with a head, which scrolls where it is too wide."""
     head = "".join(f"<th scope=col>{text(each)}</th>" for each in heads)
     body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def names(runs: list[str]) -> tuple[str, str]:
+    """The first names of runs; and the others, which a click shows."""
+    first, others = text(", ".join(runs[:NAMES_SHOWN])), text(", ".join(runs[NAMES_SHOWN:]))
+    return first, f"<details><summary>and {len(runs) - NAMES_SHOWN} more</summary>{others}</details>" if others else ""
 
 
 def text(value: str) -> str:

@@ -17,6 +17,7 @@ from normec.folder import RunFolder
 from normec.promise import upper
 from normec.report.audits import audit_section
 from normec.report.claims import claim, voids
+from normec.report.markup import names as _names
 from normec.report.markup import table as _table
 from normec.report.markup import text as _text
 from normec.runs import Record
@@ -24,12 +25,12 @@ from normec.settings import flat
 from normec.tables import number
 from normec.theory.certificate import lines as verdict
 
-MOST_NUMBERS = 60_000
+MOST_NUMBERS = 45_000
 """Of all curves in the page; with more, rounds are left out evenly, so that the file stays small."""
 AXES = {"round": "round", "transmissions": "transmissions", "bytes_up": "bytes up", "epsilon": "ε spent"}
 FIRST = b"<!doctype html>"
 """What a page begins with."""
-MOST_VALUES = 6_000
+MOST_VALUES = 5_000
 """Rows of all tables of values; each run has at most MOST_ROWS of them."""
 MOST_ROWS, LEAST_ROWS = 200, 5
 NOT_CURVES = {*AXES, "bytes_down"}
@@ -137,10 +138,10 @@ def _claims(runs: dict[str, Record]) -> str:
     for name, run in runs.items():
         made.setdefault((claim(run), *voids(run)), []).append(name)
     cards = []
-    for (sentence, *lines), names in made.items():
+    for (sentence, *lines), made_by in made.items():
         items = "".join(f"<li>{_text(line)}</li>" for line in lines)
-        heading = f"<h3>{_text(', '.join(names))}</h3>"
-        cards.append(f"<article>{heading}<p class=claim>{_text(sentence)}</p><ul>{items}</ul></article>")
+        heading, more = _names(made_by)
+        cards.append(f"<article><h3>{heading}</h3>{more}<p class=claim>{_text(sentence)}</p><ul>{items}</ul></article>")
     return "".join(cards)
 
 
@@ -150,7 +151,7 @@ def _theory(runs: dict[str, Record]) -> str:
         summary = run.summary or {}
         lines = verdict(summary["theory"]) if summary.get("theory") else [str(summary.get("convergence", "unfinished"))]
         said.setdefault(tuple(lines), []).append(name)
-    parts = [f"<dt>{_text(', '.join(names))}</dt>" + "".join(f"<dd>{_text(line)}</dd>" for line in lines) for lines, names in said.items()]
+    parts = [f"<dt>{''.join(_names(of))}</dt>" + "".join(f"<dd>{_text(line)}</dd>" for line in lines) for lines, of in said.items()]
     return f"<dl>{''.join(parts)}</dl>"
 
 
