@@ -113,16 +113,17 @@ def bounded_by(bound: Callable[[Tensor], Tensor]) -> Callable[[pytest.MonkeyPatc
     return break_it
 
 
-def resync(patch: pytest.MonkeyPatch) -> None:
+def resync_after(due: Callable[[int], bool]) -> Callable[[pytest.MonkeyPatch], None]:
+    """The server's estimate becomes the mean of the memories after the rounds that are due."""
     whole = Recorder.round
 
     def wrong(self: Recorder, state: Any, statistics: Any) -> None:
         whole(self, state, statistics)
-        if state.rounds_done % 25 == 0:
+        if due(state.rounds_done):
             (v,) = state.memory.read(np.arange(CLIENTS + 20))
             state.server = (v.mean(0),)
 
-    patch.setattr(Recorder, "round", wrong)
+    return lambda patch: patch.setattr(Recorder, "round", wrong)
 
 
 def the_same_stream(patch: pytest.MonkeyPatch) -> None:
@@ -151,14 +152,18 @@ def a_model_without_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(type(LAZY), "server", step)
 
 
-def everyone_in_the_sum(patch: pytest.MonkeyPatch) -> None:
-    """Clients that sat out transmit all the same."""
+def in_the_sum(wrong: Callable[[np.ndarray], np.ndarray]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Other clients transmit than those that were drawn. wrong: of the mask of the cohort."""
     block = normec.engine.clients.Clients._block
-    patch.setattr(
-        normec.engine.clients.Clients,
-        "_block",
-        lambda self, model, x, server, clients, cohort, k: block(self, model, x, server, clients, np.ones_like(cohort), k),
-    )
+
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(
+            normec.engine.clients.Clients,
+            "_block",
+            lambda self, model, x, server, clients, cohort, k: block(self, model, x, server, clients, wrong(cohort), k),
+        )
+
+    return break_it
 
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -167,7 +172,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "1/p on the message alone": rate_on_the_message_alone,
     "no bound": bounded_by(lambda residual: residual),
     "bound per tensor": bounded_by(lambda residual: torch.cat([LAZY.operator(part) for part in residual.split(D // 4, 1)], 1)),
-    "resync every 25 rounds": resync,
+    "resync every 25 rounds": resync_after(lambda rounds: rounds % 25 == 0),
     "the same noise in each round": the_same_stream,
     "no noise": scaled_noise(0.0),
     "a model without noise": a_model_without_noise,
@@ -229,18 +234,6 @@ def laplace(noise: Tensor, k: int, std: float) -> Tensor:
     return torch.from_numpy(np.random.default_rng(k).laplace(0, std / np.sqrt(2), len(noise)))
 
 
-def one_resync(patch: pytest.MonkeyPatch) -> None:
-    whole = Recorder.round
-
-    def wrong(self: Recorder, state: Any, statistics: Any) -> None:
-        whole(self, state, statistics)
-        if state.rounds_done == 10:
-            (v,) = state.memory.read(np.arange(CLIENTS + 20))
-            state.server = (v.mean(0),)
-
-    patch.setattr(Recorder, "round", wrong)
-
-
 def honest_messages_longer(patch: pytest.MonkeyPatch) -> None:
     """And not those of canaries, which are a million times as long before they are bounded."""
     bounded_by(lambda residual: LAZY.operator(residual) * torch.where(residual.norm(dim=1) < 1e4, 1.2, 1.0)[:, None])(patch)
@@ -257,15 +250,6 @@ def one_client_five_times(patch: pytest.MonkeyPatch) -> None:
         sent = (self.memory.read(np.array([3]))[0] - held)[0].double() / LAZY.memory_step
         found.total.add_(4 * sent)
         return found
-
-    patch.setattr(normec.engine.clients.Clients, "_block", wrong)
-
-
-def honest_absent_in_the_sum(patch: pytest.MonkeyPatch) -> None:
-    block = normec.engine.clients.Clients._block
-
-    def wrong(self: Any, model: Any, x: Tensor, server: Any, clients: np.ndarray, cohort: np.ndarray, k: int) -> Any:
-        return block(self, model, x, server, clients, np.where(np.arange(len(cohort)) < CLIENTS, True, cohort), k)
 
     patch.setattr(normec.engine.clients.Clients, "_block", wrong)
 
@@ -346,17 +330,6 @@ def a_start_from_data(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(normec.training, "_start", wrong)
 
 
-def a_resync_after_the_last_round(patch: pytest.MonkeyPatch) -> None:
-    whole = Recorder.round
-
-    def wrong(self: Recorder, state: Any, statistics: Any) -> None:
-        whole(self, state, statistics)
-        if state.rounds_done == 100:
-            state.server = (state.memory.read(np.arange(CLIENTS + 20))[0].mean(0),)
-
-    patch.setattr(Recorder, "round", wrong)
-
-
 def another_model_in_the_end(patch: pytest.MonkeyPatch) -> None:
     finish = Recorder.finish
 
@@ -383,11 +356,11 @@ SUBTLE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, dict[str, Any
         "noise of any two rounds",
         {},
     ),
-    "one resync": (one_resync, "noise of each round", {}),
+    "one resync": (resync_after(lambda rounds: rounds == 10), "noise of each round", {}),
     "honest messages 1.2 times as long": (honest_messages_longer, "messages together", {}),
     "one client's messages five times as long": (one_client_five_times, "messages of each client", {}),
     "honest clients in the sum that sat out": (
-        honest_absent_in_the_sum,
+        in_the_sum(lambda cohort: np.where(np.arange(len(cohort)) < CLIENTS, True, cohort)),
         "absent clients",
         {"algorithm": normec.FedNormEC(beta=0.01, server_lr=0.1)},
     ),
@@ -400,7 +373,7 @@ SUBTLE: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, dict[str, Any
     "honest messages doubled or lost": (honest_messages_doubled_or_lost, "messages of each client", {}),
     "a hint of the clean sum in the model": (a_hint_of_the_clean_sum, "states", {}),
     "a start from data": (a_start_from_data, "states", {}),
-    "a resync after the last round": (a_resync_after_the_last_round, "states", {}),
+    "a resync after the last round": (resync_after(lambda rounds: rounds == 100), "states", {}),
     "another model in the end": (another_model_in_the_end, "states", {}),
     "no bound on short updates": (unbounded_where_short, "lengths of messages", {"algorithm": normec.Clip21(clip_norm=0.01)}),
 }
@@ -415,7 +388,7 @@ def test_a_subtle_fault_is_flagged_by_the_test_that_is_for_it(fault: str, monkey
 
 
 def test_clients_that_sat_out_are_found_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    everyone_in_the_sum(monkeypatch)
+    in_the_sum(np.ones_like)(monkeypatch)
     whole = normec.FedNormEC(beta=0.01, server_lr=0.1)
     found = verdict(experiment(whole, privacy=normec.Privacy(trust="central", noise_multiplier=4.0), schedule=Schedule(rounds=100, seed=1)))
     assert "absent canaries" in {test.name for test in found.tests if test.flagged}

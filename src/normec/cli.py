@@ -67,11 +67,11 @@ def train(
 def _check_only(arguments: list[str], workers: int | None) -> None:
     """What a run would be, as TOML, in whose comments stands what it would print before it starts."""
     from normec.config import resolve
-    from normec.console import opening_lines, progress
+    from normec.console import PREPARING, opening_lines, progress
     from normec.experiment import prepare
 
     config = resolve(*split(arguments, None, workers))
-    with progress("reading the data, building the model, calibrating the noise"):
+    with progress(PREPARING):
         plan = prepare(config.experiment())
     for line in opening_lines(plan):
         typer.echo(f"# {line}")
@@ -82,7 +82,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from rich.console import Console
 
     from normec.config import resolve
-    from normec.console import ConsoleObserver, progress, say
+    from normec.console import PREPARING, ConsoleObserver, progress, say
     from normec.engine import Ranks
     from normec.experiment import prepare
     from normec.runs import start
@@ -102,7 +102,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     console, path = Console(), out or _new_folder(config)
     watching = ConsoleObserver(console)
     observer: Any = TensorBoardObserver(path / "tensorboard", watching) if tensorboard else watching
-    with progress("reading the data, building the model, calibrating the noise"):
+    with progress(PREPARING):
         plan, folder = start(config, path, resume)
     try:
         with watching, observer:

@@ -16,6 +16,8 @@ from normec.experiment import Plan
 from normec.promise import upper
 from normec.tables import number
 
+PREPARING = "reading the data, building the model, calibrating the noise"
+"""What goes on before a run starts."""
 LINES_WITHOUT_TERMINAL = 10
 
 

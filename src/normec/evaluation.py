@@ -155,13 +155,13 @@ def _groups(federation: Federation) -> list[list[int]]:
     """Clients with samples, in groups of about SAMPLES_AT_ONCE samples."""
     groups: list[list[int]] = [[]]
     held = 0
-    for client, size in enumerate(federation.sizes.tolist()):
-        if size and held and held + size > SAMPLES_AT_ONCE:
+    for client in np.flatnonzero(federation.sizes).tolist():
+        size = int(federation.sizes[client])
+        if held and held + size > SAMPLES_AT_ONCE:
             groups.append([])
             held = 0
-        if size:
-            groups[-1].append(client)
-            held += size
+        groups[-1].append(client)
+        held += size
     return groups
 
 

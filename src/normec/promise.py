@@ -71,7 +71,7 @@ def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposu
     return Claim(sentence, careful, busiest)
 
 
-def account(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float | None, noise: str) -> dict[str, Any]:
+def claim_table(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float | None, noise: str) -> dict[str, Any]:
     """A claim as the plain values of summary.json; what promises nothing has none. noise: "seeded" or "secure"."""
     private = mechanism.private
     return {
@@ -94,8 +94,13 @@ def account(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float | Non
     }
 
 
-def upper(epsilon: float) -> str:
-    """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound."""
+def upper(epsilon: float | None) -> str:
+    """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound.
+
+    epsilon: None, as JSON holds it, is infinite.
+    """
+    if epsilon is None:
+        return "∞"
     if epsilon >= 1000:
         return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon - 1e-9):,}"
     return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"

@@ -25,7 +25,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     table.add_column("chosen", overflow="fold")
     for row in rows:
         cells = (
-            "∞" if row["epsilon"] is None else upper(row["epsilon"]),
+            upper(row["epsilon"]),
             _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
             _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
             number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
@@ -71,7 +71,7 @@ _SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
     "best": lambda row: number(row.get("best_accuracy"), ".1%"),
     "last": lambda row: number(row.get("last_accuracy"), ".1%"),
     "loss": lambda row: number(row.get("train_loss"), ".4f"),
-    "ε": lambda row: "–" if "epsilon" not in row else "∞" if row["epsilon"] is None else upper(row["epsilon"]),
+    "ε": lambda row: "–" if "epsilon" not in row else upper(row["epsilon"]),
     "rounds": lambda row: number(row.get("rounds"), ",d"),
     "sent": lambda row: number(row.get("transmissions"), ",d"),
     "rounds to target": lambda row: number(row.get("rounds_to_target"), ",d"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from normec.evaluation import spread
 from normec.experiment import Plan
 from normec.privacy import Spent
-from normec.promise import account, convergence, state_claim
+from normec.promise import claim_table, convergence, state_claim
 from normec.version import versions
 
 
@@ -35,7 +35,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     claim = state_claim(mechanism, end.claim, plan.delta or 0.0, float(end.exposure.max()), privacy.client_limit)
     covered = convergence(plan.experiment.algorithm, plan.experiment.server)
     return {
-        **account(mechanism, end.claim, claim, plan.delta, privacy.noise),
+        **claim_table(mechanism, end.claim, claim, plan.delta, privacy.noise),
         "algorithm": plan.experiment.algorithm.name,
         "convergence": f"{end.theory['verdict']} (checked)" if end.theory else covered,
         "clients_at_limit": int(mechanism.silent(end.exposure).sum()),

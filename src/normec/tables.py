@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from normec.audit.verdict import Verdict
 from normec.data.overview import label
 from normec.errors import count
 from normec.promise import upper
@@ -76,7 +74,7 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
     for row in rows:
         sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
         sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
-        bound = "∞: not private" if row["epsilon"] is None else upper(row["epsilon"])
+        bound = bound_or_none(row["epsilon"])
         if row["epsilon_by_group_privacy"]:
             bound += f" ({upper(row['epsilon_by_group_privacy'])} without relying on substitution under sampling)"
         if row["client_limit"]:
@@ -85,10 +83,14 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
     return table
 
 
+def bound_or_none(epsilon: float | None) -> str:
+    """ε, or that there is none."""
+    return "∞: not private" if epsilon is None else upper(epsilon)
+
+
 def spent_line(row: dict[str, Any]) -> str:
     """The answer of a ledger in one line, from the first row of its table."""
-    bound = "∞: not private" if row["epsilon"] is None else upper(row["epsilon"])
-    return f"spent: ε = {bound} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
+    return f"spent: ε = {bound_or_none(row['epsilon'])} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
 
 
 def ledger_lines(found: dict[str, Any]) -> list[str]:
@@ -119,8 +121,7 @@ def client_lines(found: dict[str, Any]) -> list[str]:
     ]
     if found["unprotected"]:
         return [*lines, "all together: ε = ∞: messages have left without noise"]
-    total = math.inf if found["epsilon"] is None else found["epsilon"]
-    return [*lines, f"all together: ε = {upper(total)} at δ = {found['delta']:g}"]
+    return [*lines, f"all together: ε = {upper(found['epsilon'])} at δ = {found['delta']:g}"]
 
 
 def algorithm_table(rows: list[dict[str, Any]]) -> Table:
@@ -265,36 +266,3 @@ def _shape(shape: list[int]) -> str:
 def number(value: float | None, form: str) -> str:
     """A value, or a dash for none; huge ones in short."""
     return "–" if value is None else format(value, form if abs(value) < HUGE else ".2e")
-
-
-def audit_table(verdict: Verdict) -> Table:
-    """The tests of an audit."""
-    table = Table(title="Audit", title_justify="left")
-    for heading in ("test", "value", "under the claim", "p-value", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for test in verdict.tests:
-        said = outcome(test.flagged, test.value, test.p_value)
-        table.add_row(test.name, number(test.value, ".4g"), test.expected, number(test.p_value, ".2g"), said)
-    return table
-
-
-def outcome(flagged: bool, value: float | None, p_value: float | None) -> str:
-    """Of a test: infinite values are none in JSON, where only a p-value tells them from those that were not measured."""
-    return "FLAGGED" if flagged else "not measured" if value is None and p_value is None else "passed"
-
-
-def audit_lines(verdict: Verdict) -> list[str]:
-    """What an audit amounts to, and what each flagged test means."""
-    confidence = f"with {verdict.confidence:.0%} confidence in all"
-    lines = [
-        f"{count(verdict.canaries, 'canary client')}, as many held-out directions, {count(verdict.rounds, 'round')} with a release",
-        f"claimed: ε = {upper(verdict.claimed)}; at the largest noise that agrees {confidence}: ε = {upper(verdict.lower_bound)} by the "
-        f"releases, {upper(verdict.final_lower_bound)} by the final model alone",
-        f"a test is flagged where its p-value is below {verdict.threshold:.2g}, {1 - verdict.confidence:.0%} in all, or its value is not "
-        "what it must be",
-    ]
-    if not verdict.lower_bound > 0:
-        lines.append("the bound of 0 shows nothing: more canaries, or more rounds, would say how near the claim this attack comes")
-    flagged = [f"FLAGGED: {test.name}: {test.means}." for test in verdict.tests if test.flagged]
-    passed = "no test is flagged: what was released can come from the mechanism that was accounted (what this cannot show: docs/audit.md)"
-    return [*lines, *(flagged or [passed])]

@@ -46,6 +46,11 @@ class Canaries:
             kind = f"another-{kind}"
         return cls(tuple(f"{kind}-{i:02d}" for i in range(number)), basis[:number], basis[number:])
 
+    def project(self, vector: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """A vector (d,) along the canaries' directions (k,), and along the held-out ones (k,)."""
+        along, aside = ((rows.to(vector.device) @ vector).cpu().numpy() for rows in (self.directions, self.held_out))
+        return along, aside
+
     def join(self, federation: Federation) -> Federation:
         """The federation with the canaries as its last clients, without samples."""
         offsets = np.concatenate([federation.offsets, np.full(len(self.ids), federation.offsets[-1])])

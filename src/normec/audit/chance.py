@@ -48,15 +48,22 @@ class Chance(NamedTuple):
         return Test(self.name, found.value, self.expected, found.p_value, not found.p_value >= error, self.means)
 
 
+def _p_of_gaussian(values: Any) -> Any:
+    return 2 * stats.norm.sf(np.abs(values))
+
+
+def _p_of_squares(squares: Any, freedom: Any) -> Any:
+    return 2 * np.minimum(stats.chi2.cdf(squares, freedom), stats.chi2.sf(squares, freedom))
+
+
 def _gaussian(value: float) -> Finding:
     """Of one number of a standard Gaussian."""
-    return Finding(value, 2 * float(stats.norm.sf(abs(value))))
+    return Finding(value, float(_p_of_gaussian(value)))
 
 
 def _mean_square(squares: float, freedom: int) -> Finding:
     """Of a sum of squares of so many numbers of a standard Gaussian."""
-    below, above = float(stats.chi2.cdf(squares, freedom)), float(stats.chi2.sf(squares, freedom))
-    return Finding(squares / freedom, 2 * min(below, above))
+    return Finding(squares / freedom, float(_p_of_squares(squares, freedom)))
 
 
 def _oddest(values: np.ndarray, p_values: np.ndarray) -> Finding:
@@ -66,11 +73,11 @@ def _oddest(values: np.ndarray, p_values: np.ndarray) -> Finding:
 
 
 def _oddest_mean_square(squares: np.ndarray, freedom: int | np.ndarray) -> Finding:
-    return _oddest(squares / freedom, 2 * np.minimum(stats.chi2.cdf(squares, freedom), stats.chi2.sf(squares, freedom)))
+    return _oddest(squares / freedom, _p_of_squares(squares, freedom))
 
 
 def _oddest_gaussian(values: np.ndarray) -> Finding:
-    return _oddest(values, 2 * stats.norm.sf(np.abs(values)))
+    return _oddest(values, _p_of_gaussian(values))
 
 
 def _off_canaries(evidence: Evidence, mechanism: Mechanism) -> Finding:
@@ -101,7 +108,7 @@ def _round_to_round(evidence: Evidence, mechanism: Mechanism) -> Finding:
     held = evidence.held_out
     squares = float((held**2).sum())
     lagged = float((held[1:] * held[:-1]).sum()) / squares if squares else 1.0
-    return Finding(lagged, 2 * float(stats.norm.sf(abs(lagged) * math.sqrt(held[1:].size))))
+    return Finding(lagged, float(_p_of_gaussian(lagged * math.sqrt(held[1:].size))))
 
 
 def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Finding:
@@ -168,8 +175,7 @@ def _absent(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
 
 
 def _each_client(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    both = zip(evidence.leanings(sent=True), evidence.leanings(sent=False), strict=True)
-    sums, squares, times = (np.concatenate(parts) for parts in both)
+    sums, squares, times = evidence.leanings()
     return _either(_oddest_gaussian(sums / np.sqrt(times)), _oddest_mean_square(squares, times)) if len(times) else None
 
 

@@ -66,7 +66,7 @@ class Measured(NamedTuple):
         last are the canaries. rounds: in all, over which what is kept is shared out.
         """
         left = (total - messages.honest) / std
-        along, aside = ((rows.to(total.device) @ left).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
+        along, aside = canaries.project(left)
         present = cohort[len(cohort) - len(canaries.ids) :]
         noise = left - messages.canaries / std
         norms = row_norms(messages.rows)
@@ -117,8 +117,7 @@ class Evidence:
     ) -> Evidence:
         """ends: the states before the first round and after the last."""
         way = ends[0].x - ends[1].x
-        unit = way / way.norm() if bool(way.any()) else way
-        along, aside = ((rows.to(way.device) @ unit).cpu().numpy() for rows in (canaries.directions, canaries.held_out))
+        along, aside = canaries.project(way / way.norm() if bool(way.any()) else way)
         return cls(tuple(rounds), len(way), cohorts, departure, longest, along, aside)
 
     @cached_property
@@ -143,17 +142,16 @@ class Evidence:
         """(n, s), in float64."""
         return np.stack([one.noise for one in self.rounds]).astype(np.float64)
 
-    def leanings(self, sent: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """By client, of those with such rounds: the sum of the leanings in the rounds in which its message was, or was not, sent; the
-        sum of their squares; and their number.
+    def leanings(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By client, apart for the rounds in which its message was sent and those in which it was not, where there are such: the sum
+        of the leanings, the sum of their squares, and their number.
         """
         clients, took_part, leaning = (
             np.concatenate([getattr(one, name) for one in self.rounds]) for name in ("clients", "took_part", "leaning")
         )
-        chosen = took_part == sent
-        size = self.cohorts.shape[1] + self.held_out.shape[1]
-        times = np.bincount(clients[chosen], minlength=size)
-        sums, squares = (np.bincount(clients[chosen], leaning[chosen] ** power, size)[times > 0] for power in (1, 2))
+        group = 2 * clients + took_part
+        times = np.bincount(group)
+        sums, squares = (np.bincount(group, leaning**power)[times > 0] for power in (1, 2))
         return sums, squares, times[times > 0]
 
     def histograms(self) -> dict[str, Any]:

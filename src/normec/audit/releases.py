@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,6 +43,10 @@ class Seen(NamedTuple):
         """All of them."""
         return (self.x, *self.server, *self.optimizer)
 
+    def rounding(self, vector: Tensor) -> float:
+        """About how wrong the coordinates of one of them are (standard deviation)."""
+        return self.unit * float(vector.square().mean().sqrt())
+
 
 class Released(NamedTuple):
     """mean: the released mean (d,) of a round. rounding: about how wrong its coordinates are (standard deviation)."""
@@ -68,7 +71,7 @@ def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: S
 
         found = _affine(next_slot, before.x)
         if found:
-            return _solved(found, slot, after.unit * float(slot.square().mean().sqrt()))
+            return _solved(found, slot, after.rounding(slot))
     found = _affine(lambda mean: algorithm.server(before.server, mean, rate)[0], before.x)
     if not found:
         problem = f"={algorithm.name!r}: neither a vector of its server nor its step shows the released mean, each coordinate by itself,"
@@ -101,6 +104,6 @@ def _direction(optimizer: ServerStep, lr: float, before: Seen, after: Seen) -> t
     elif optimizer.slots:
         raise BadInput("server.optimizer", f"={optimizer.optimizer!r}: the audit cannot recover releases from its states. Use sgd.")
     else:
-        return (before.x - after.x) / lr, after.unit * math.sqrt(float(after.x.square().mean())) / lr
+        return (before.x - after.x) / lr, after.rounding(after.x) / lr
     momentum = after.optimizer[0]
-    return (momentum - kept * before.optimizer[0]) / share, after.unit * math.sqrt(float(momentum.square().mean())) / share
+    return (momentum - kept * before.optimizer[0]) / share, after.rounding(momentum) / share

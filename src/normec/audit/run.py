@@ -27,6 +27,7 @@ from normec.settings import Settings, Switch
 from normec.training import Run, execute
 
 STEPS = 20
+"""After how many rounds, evenly spaced, ε is computed."""
 REACH = 0.99
 """The least length of a canary's message, over the bound."""
 LARGEST_UPDATE = 1e25

@@ -23,8 +23,6 @@ from normec.streams import Streams
 
 STEP, NORM = 300, 4
 """What rounding explains of a state's departure, in unit roundoffs: of its step, and of its own norm."""
-NUMBERS_AT_ONCE = 2**20
-"""Of the updates of clients whose messages are made anew together."""
 FAR_OUT = 10.0
 """Standard deviations by which the norm of Gaussian noise never exceeds its mean."""
 UNSEEN = 0.1
@@ -80,6 +78,7 @@ class Witness:
         self.last: Seen | None = None
         self._done = 0
         self._places = {name: place for place, name in enumerate(names)}
+        self._honest = len(names) - len(backend.canaries.ids)
         self._layout = layout._replace(lazy=True)
         self._like: Tensor
         self._memory: Memory
@@ -130,8 +129,7 @@ class Witness:
             share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
             remedy = "Add noise" if self._like.dtype == torch.float64 else "Use engine.dtype=float64"
             raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. {remedy}")
-        honest = len(self._places) - len(self.backend.canaries.ids)
-        cohorts = np.stack([self.mechanism.cohorts[k][:honest] for k in sorted(self.departures)])
+        cohorts = np.stack([self.mechanism.cohorts[k][: self._honest] for k in sorted(self.departures)])
         ends, departure = (self.first, self.last), _largest(self.published, *self.departures.values())
         return Evidence.of(found, cohorts, departure, self.longest, self.backend.canaries, ends)
 
@@ -171,7 +169,7 @@ class Witness:
 
     def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
         """Recomputed in float64 from the clients' updates by the declared algorithm; moves their memories."""
-        seen, canaries = self.backend.updates_seen, set(self.backend.canaries.ids)
+        seen = self.backend.updates_seen
         names = sorted(seen, key=self._places.__getitem__)
         places = np.array([self._places[name] for name in names], dtype=int)
         rows = self._like.new_empty(len(names), len(self._like))
@@ -179,7 +177,7 @@ class Witness:
         self._memory.reserve(places)
         self._before = (places, tuple(slot.clone() for slot in self._memory.read(places))) if self.resumable else None
         bound, inside = self.algorithm.operator.bound, 1 - margin(rows.dtype)  # the run's own, and not float64's
-        at_once = max(1, NUMBERS_AT_ONCE // rows.shape[1])
+        at_once = max(1, self.backend.most_numbers // rows.shape[1])
         for start in range(0, len(names), at_once):
             block = slice(start, start + at_once)
             updates = torch.stack([seen.pop(name) for name in names[block]]).double() * self.scale
@@ -188,10 +186,11 @@ class Witness:
             self._memory.write(places[block], step.memory)
             norms = row_norms(step.message)
             self.longest = _largest(self.longest, float(norms.max()) / bound)
-            sent_messages = step.message * (inside * bound / norms).clamp(max=1)[:, None].nan_to_num(1.0)
-            rows[block] = sent_messages.to(rows.dtype)
-            for name, sent, message in zip(names[block], cohort[places[block]], sent_messages, strict=True):
-                sums[("canaries" if name in canaries else "honest") if sent else "absent"] += message
+            messages = step.message * (inside * bound / norms).clamp(max=1)[:, None].nan_to_num(1.0)
+            rows[block] = messages.to(rows.dtype)
+            sent, honest = cohort[places[block]], places[block] < self._honest
+            for kind, chosen in (("honest", sent & honest), ("canaries", sent & ~honest), ("absent", ~sent)):
+                sums[kind] += messages[torch.from_numpy(chosen).to(messages.device)].sum(0)
         return Messages(places, rows, **sums)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,14 +26,15 @@ def audit(
     Says whether the mechanism that ran is the one that was accounted. It ends with exit code 3 where a test is flagged.
     """
     from normec.audit.run import Audit, check_promise, prepare_audit
+    from normec.audit_tables import audit_lines, audit_table
     from normec.commands.answers import answer, as_text, split
     from normec.config import resolve
-    from normec.console import ConsoleObserver, progress
+    from normec.console import PREPARING, ConsoleObserver, progress
+    from normec.engine.ranks import processes
     from normec.files import write_atomically
     from normec.folder import RunFolder, new_run_folder
-    from normec.tables import audit_lines, audit_table
 
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    if processes() > 1:
         raise BadInput("torchrun", " starts several processes, and an audit follows one. Start it as normec audit.")
     settings, config = Audit(canaries=canaries), resolve(*split(run or [], None, None))
     check_promise(config.privacy)
@@ -43,7 +43,7 @@ def audit(
         raise BadInput("--out", f"={str(folder.path)!r} holds a run, and an audit starts anew. Choose another folder.")
     folder.check(resume=False)
     try:
-        with progress("reading the data, building the model, calibrating the noise"):
+        with progress(PREPARING):
             prepared = prepare_audit(config.experiment(), settings)
         folder.open(resume=False).save_config(config.toml(prepared.audited.delta))
         write_atomically(folder.audit, lambda: as_text({"canaries": canaries}).encode())

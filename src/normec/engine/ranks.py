@@ -24,6 +24,11 @@ PATIENCE = timedelta(minutes=30)
 """How long a rank waits for the others, which may evaluate or write meanwhile. One that ends is noticed at once."""
 
 
+def processes() -> int:
+    """How many torchrun has started, or one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @dataclass(frozen=True)
 class Ranks:
     """One process among the `size` ones of a run."""
@@ -34,7 +39,7 @@ class Ranks:
     @classmethod
     def join(cls) -> Ranks:
         """The ranks that torchrun started, or one alone; to be called by all of them."""
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if processes() == 1:
             return cls()
         if not distributed.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

@@ -25,7 +25,7 @@ from normec.folder import NO_ROUND, Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
-from normec.promise import Claim, account, convergence, ledger_header, state_claim
+from normec.promise import Claim, claim_table, convergence, ledger_header, state_claim
 from normec.streams import Streams
 from normec.version import __version__, versions
 
@@ -171,7 +171,7 @@ class ServerState:
         """Writes the model's arrays and the summary, and returns it."""
         last, privacy = self.rows[-1], self.terms.privacy
         summary = {
-            **account(self.mechanism, self._claimed(), self.claim(), privacy.delta, privacy.noise),
+            **claim_table(self.mechanism, self._claimed(), self.claim(), privacy.delta, privacy.noise),
             "algorithm": self.terms.algorithm.name,
             "convergence": convergence(self.terms.algorithm, self.optimizer),
             **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from normec.audit_tables import outcome
 from normec.promise import upper
 from normec.report.markup import table, text
 from normec.runs import Record
-from normec.tables import number, outcome
+from normec.tables import number
 
 BOUNDS = ("claimed", "lower_bound", "final_lower_bound")
 
@@ -21,7 +21,7 @@ def audit_section(runs: dict[str, Record]) -> str:
             continue
         found = run.audit
         state = "FLAGGED: the mechanism that ran is not the one that was accounted" if found["flagged"] else "no test is flagged"
-        claimed, lower, final = (upper(math.inf if value is None else value) for value in map(found.get, BOUNDS))
+        claimed, lower, final = (upper(found.get(name)) for name in BOUNDS)
         bounds = (
             f"Claimed: ε = {claimed}. At the largest noise that agrees with what was measured, with {found['confidence']:.0%} confidence, "
             f"the accountant gives ε = {lower} for the releases, and {final} for the final model alone. A test is flagged where its "

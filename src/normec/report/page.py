@@ -14,7 +14,6 @@ from typing import Any
 
 from normec.errors import BadInput
 from normec.folder import RunFolder
-from normec.promise import upper
 from normec.report.audits import audit_section
 from normec.report.claims import claim, voids
 from normec.report.markup import names as _names
@@ -22,7 +21,7 @@ from normec.report.markup import table as _table
 from normec.report.markup import text as _text
 from normec.runs import Record
 from normec.settings import flat
-from normec.tables import number
+from normec.tables import bound_or_none, number
 from normec.theory.certificate import lines as verdict
 
 MOST_NUMBERS = 45_000
@@ -168,8 +167,7 @@ def _results(runs: dict[str, Record]) -> str:
 
 
 def _spent(run: Record) -> str:
-    spent = run.last("epsilon")
-    return upper(spent) if spent is not None else "∞: not private" if run.metrics else "–"
+    return bound_or_none(run.last("epsilon")) if run.metrics else "–"
 
 
 def _settings(runs: dict[str, Record]) -> str:
