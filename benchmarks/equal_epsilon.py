@@ -1,9 +1,9 @@
-"""CIFAR-10 at a true ε = 8: six methods, tuned by three tries each, mean ± standard error over seeds; resumable.
+"""CIFAR-10 at a true ε = 8: seven methods, tuned by three tries each, mean ± standard error over seeds; resumable.
 
 1000 clients with 50 images each, pooled to 16×16, the cnn, 30 rounds, half of the clients in a round in expectation, one local step.
 It writes results/equal_epsilon.json, the picture, and the table in docs/results.md.
 
-    python benchmarks/equal_epsilon.py CIFAR10 [--workers 2] [--seeds 2] [--out runs/equal-epsilon]
+    python benchmarks/equal_epsilon.py CIFAR10 [--workers 2] [--seeds 2] [--out runs/equal-epsilon] [--only METHOD]
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ BASE: Tree = {
     "engine": {"eval_every": 3},
     "evaluation": {"samples": 10_000},
 }
+MOMENTUM = "DP-FedAvg, clipping, server momentum 0.9"
+SERVER: dict[str, Tree] = {MOMENTUM: {"optimizer": "momentum", "momentum": 0.9}}
+"""The server's step, where it is not the plain one."""
 METHODS: dict[str, list[Tree]] = {
     "DP-FedAvg, clipping": [{"name": "dp-fedavg-clip", "clip_norm": 1.0, "server_lr": lr} for lr in (0.03, 0.1, 0.3)],
+    MOMENTUM: [{"name": "dp-fedavg-clip", "clip_norm": 1.0, "server_lr": lr} for lr in (0.05, 0.1, 0.2)],
     "DP-FedAvg, smoothed normalization": [{"name": "dp-fedavg-norm", "server_lr": lr} for lr in (0.03, 0.1, 0.3)],
     "Fed-α-NormEC": [{"name": "fed-normec", "beta": 0.1, "server_lr": lr} for lr in (0.3, 1.0, 3.0)],
     "Fed-α-NormEC, normalized step": [
@@ -56,10 +60,11 @@ def points(data: str, tries: dict[str, list[Tree]], seeds: list[int]) -> dict[st
     """The runs of some tries on some seeds, by names."""
     found = {}
     for method, settings in tries.items():
+        server = SERVER.get(method, {})
         for own in settings:
             for seed in seeds:
-                said = "_".join(f"{key}={value}" for key, value in own.items())
-                tree = merge(BASE, {"data": {"path": data}, "algorithm": own, "seed": seed})
+                said = "_".join(f"{key}={value}" for key, value in (own | server).items())
+                tree = merge(BASE, {"data": {"path": data}, "algorithm": own, "server": server, "seed": seed})
                 found[f"{said}_seed={seed}"] = Point(tree, {"method": method, "seed": seed, **own})
     return found
 
@@ -71,11 +76,11 @@ def trained(runs: dict[str, Point], folder: Path, workers: int) -> list[dict[str
         return sweep.run(folder, workers, told)
 
 
-def measure(data: str, folder: Path, workers: int, seeds: int) -> list[dict[str, Any]]:
+def measure(data: str, folder: Path, workers: int, seeds: int, methods: dict[str, list[Tree]]) -> list[dict[str, Any]]:
     """One row a method: the best of its tries by final accuracy on a seed of its own, then the results of the other seeds."""
-    tuning = trained(points(data, METHODS, [TUNING_SEED]), folder / "tuning", workers)
+    tuning = trained(points(data, methods, [TUNING_SEED]), folder / "tuning", workers)
     best: dict[str, list[Tree]] = {}
-    for method, tries in METHODS.items():
+    for method, tries in methods.items():
         scores = [row.get("last_accuracy") or 0.0 for row in tuning if row["settings"]["method"] == method]
         best[method] = [tries[scores.index(max(scores))]]
     runs = points(data, best, list(range(SEED, SEED + seeds)))
@@ -88,6 +93,7 @@ def measure(data: str, folder: Path, workers: int, seeds: int) -> list[dict[str,
             {
                 "method": method,
                 "chosen": chosen,
+                "server": SERVER.get(method, {}),
                 "tried": [row.get("last_accuracy") for row in tuning if row["settings"]["method"] == method],
                 "accuracy": [record.last("test_accuracy") for record in records],
                 "epsilon": [record.last("epsilon") for record in records],
@@ -146,8 +152,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/equal-epsilon"))
+    parser.add_argument("--only", choices=METHODS, help="this method alone; the others stay as they were measured")
     options = parser.parse_args()
-    found = measure(options.data, options.out, options.workers, options.seeds)
+    methods = {options.only: METHODS[options.only]} if options.only else METHODS
+    found = measure(options.data, options.out, options.workers, options.seeds, methods)
+    if options.only:
+        found = [row for row in json.loads(RESULTS.read_text()) if row["method"] != options.only] + found
     RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     draw(found)
     if PAGE.exists():
