@@ -31,7 +31,8 @@ class Data(Settings):
 
     min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
     characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
-    drop_columns: of a table, those that are no features.
+    drop_columns: of a table, those that are no features. size_limit: bytes of memory that the source may take once it is read;
+    "auto" for half of what the machine has free.
     """
 
     source: Text = "digits"
@@ -48,6 +49,7 @@ class Data(Settings):
     label_column: Text = "label"
     drop_columns: Texts = ()
     test_fraction: Fraction = 0.2
+    size_limit: Literal["auto"] | Count = "auto"
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)

@@ -1,0 +1,62 @@
+"""What a reader may take: regular files, and no more memory than the limit that `data.size_limit` sets."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Literal
+
+from normec.errors import BadInput
+from normec.memory import available
+
+
+def allowed(size_limit: int | Literal["auto"]) -> int:
+    """The bytes of memory that a source may take: as set, or half of what the machine has free."""
+    return available() // 2 if size_limit == "auto" else size_limit
+
+
+def check_size(path: Path, needed: int, limit: int) -> None:
+    """That what a file holds fits, before it is read; needed: bytes of memory, worked out from the file's headers.
+
+    Raises:
+        BadInput: where it does not, with both numbers.
+    """
+    if needed > limit:
+        problem = f": {str(path)!r} takes {needed:,} bytes of memory, and {limit:,} are allowed"
+        raise BadInput("data.size_limit", f"{problem}. Set data.size_limit={needed} if this machine has the room, or give less data.")
+
+
+def outgrown(path: Path, limit: int) -> BadInput:
+    """The error for a file that has reached the limit while it is read, so that nobody knows its full size."""
+    problem = f": {str(path)!r} takes more than the {limit:,} bytes of memory that are allowed"
+    return BadInput("data.size_limit", f"{problem}. Raise data.size_limit if this machine has the room, or give less data.")
+
+
+def regular_file(path: Path, setting: str, kinds: str) -> Path:
+    """The path of a file with content of its own; kinds: what to give in place of another path.
+
+    A FIFO, a socket or a device might never end, and a link may lead to one.
+
+    Raises:
+        BadInput: for a path that is missing, cannot be looked up, or is anything else, such as a folder.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise BadInput(setting, f"={str(path)!r} does not exist. Give {kinds}.") from None
+    except (OSError, ValueError) as error:  # links in a circle, a name that is too long or holds a null character
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(setting, f"={str(path)!r} cannot be looked up ({reason}). Give {kinds}.") from None
+    if not stat.S_ISREG(mode):
+        kind = next((name for test, name in KINDS if test(mode)), "something else")
+        raise BadInput(setting, f"={str(path)!r} is {kind}, not a regular file. Give {kinds}.")
+    return path
+
+
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
