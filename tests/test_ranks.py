@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import normec
 from normec.memory import NOWHERE, dense_rows, merged
 from ranked import train
+from resumed import cases, run_and_resume, without_chance
 
 SCRIPT = Path(__file__).with_name("ranked.py")
 
@@ -81,6 +82,17 @@ def test_a_dead_rank_ends_the_run_which_can_go_on(tmp_path: Path, name: str, noi
     else:
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert summary["epsilon"] <= 4.0 and summary["rounds"] == 11  # the attempt that the dead rank ended counts
+
+
+@pytest.mark.parametrize("name", cases())
+def test_a_run_resumes_exactly_at_every_round(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_chance(monkeypatch)
+    assert run_and_resume(tmp_path / name) == []
+
+
+def test_runs_of_several_ranks_resume_exactly_at_every_round_and_follow_each_other(tmp_path: Path) -> None:
+    done = torchrun(2, str(tmp_path), script=str(SCRIPT.with_name("resumed.py")))
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_runs_under_torchrun(tmp_path: Path) -> None:

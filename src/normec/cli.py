@@ -16,7 +16,11 @@ from normec.errors import BadInput, NormecError
 from normec.version import __version__
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from normec.config import RunConfig
+    from normec.engine import Ranks
+    from normec.training import Run
 
 app = typer.Typer(
     help="Private federated learning with guarantees that a run can check.",
@@ -82,37 +86,45 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     from rich.console import Console
 
     from normec.config import resolve
-    from normec.console import PREPARING, ConsoleObserver, progress, say
+    from normec.console import say
     from normec.engine import Ranks
     from normec.experiment import prepare
-    from normec.runs import start
     from normec.tables import result_table, warnings
-    from normec.tensorboard import TensorBoardObserver
     from normec.theory.certificate import lines
     from normec.training import execute
 
     if resume and out is None:
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
     file, assignments = split(arguments, out if resume else None, workers)
-    config = resolve(file, assignments)
-    ranks = Ranks.join()
+    config, console = resolve(file, assignments), Console()
+    with Ranks.joined() as ranks:
+        if ranks.first:
+            result = _watched(config, console, out or _new_folder(config), resume, tensorboard, ranks)
+        else:
+            execute(prepare(config.experiment()), ranks=ranks)
     if not ranks.first:
-        execute(prepare(config.experiment()), ranks=ranks)
         os._exit(0)  # it holds nothing to be written, and torch may abort a process of a parted group while it ends
-    console, path = Console(), out or _new_folder(config)
+    console.print(result_table(result))
+    theory = lines(result.summary["theory"]) if result.summary["theory"] else []
+    for line in [*warnings(result), *theory, result.summary["claim"]]:
+        say(console, line)
+
+
+def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tensorboard: bool, ranks: Ranks) -> Run:
+    from normec.console import PREPARING, ConsoleObserver, progress
+    from normec.runs import start
+    from normec.tensorboard import TensorBoardObserver
+    from normec.training import execute
+
     watching = ConsoleObserver(console)
     observer: Any = TensorBoardObserver(path / "tensorboard", watching) if tensorboard else watching
     with progress(PREPARING):
         plan, folder = start(config, path, resume)
     try:
         with watching, observer:
-            result = execute(plan, folder, observer, ranks)
+            return execute(plan, folder, observer, ranks)
     except KeyboardInterrupt:
         raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
-    console.print(result_table(result))
-    theory = lines(result.summary["theory"]) if result.summary["theory"] else []
-    for line in [*warnings(result), *theory, result.summary["claim"]]:
-        say(console, line)
 
 
 @app.command()

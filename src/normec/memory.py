@@ -42,11 +42,17 @@ class Memory:
     """The slots of all clients, zero at the start; `like`: a vector (d,) of the run."""
 
     def __init__(self, slots: tuple[str, ...], clients: int, like: Tensor, layout: Layout) -> None:
-        self.names, self.layout, self._like = slots, layout, like
-        self._place = np.full(clients, NOWHERE) if layout.lazy else np.arange(clients)
-        self._used = 0 if layout.lazy else clients
-        rows = clients if layout.mapped or not layout.lazy else min(FIRST_ROWS, clients)
-        self._rows: Slots = tuple(self._allocate(slot, rows) for slot in slots)
+        self.names, self.layout, self._like, self._clients = slots, layout, like, clients
+        self._clear()
+
+    def _clear(self) -> None:
+        """Makes it what it is at the start, so that no row holds what another client left there."""
+        lazy, clients = self.layout.lazy, self._clients
+        self._place = np.full(clients, NOWHERE) if lazy else np.arange(clients)
+        self._used = 0 if lazy else clients
+        rows = clients if self.layout.mapped or not lazy else min(FIRST_ROWS, clients)
+        self._rows: Slots = ()  # the old ones go before new ones are made
+        self._rows = tuple(self._allocate(slot, rows) for slot in self.names)
 
     def reserve(self, clients: np.ndarray) -> None:
         """Makes rows for clients that compute for the first time. Not to be called while others read or write."""
@@ -73,18 +79,20 @@ class Memory:
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint holds: the used rows, and with a lazy layout whose they are."""
-        held = {f"memory.{slot}": rows[: self._used] for slot, rows in zip(self.names, self._rows, strict=True)}
+        held = {f"memory.{slot}": rows[: self._used].cpu() for slot, rows in zip(self.names, self._rows, strict=True)}
         return held | ({"place": torch.from_numpy(self._place)} if self.layout.lazy and self.names else {})
 
     def load(self, tensors: dict[str, Tensor], own: np.ndarray | None = None) -> None:
-        """Takes over what `state` gave, of any layout; own: the clients to keep, by default all."""
+        """Takes over what `state` gave, of any layout and this memory's own too; own: the clients to keep, by default all.
+
+        Every other client is where it was at the start, whatever the memory held before.
+        """
         if not self.names:
             return
-        held = tensors["place"].numpy() if "place" in tensors else np.arange(len(self._place))
+        held = tensors["place"].numpy() if "place" in tensors else np.arange(self._clients)
         clients = np.flatnonzero(held != NOWHERE) if own is None else own[held[own] != NOWHERE]
-        if self.layout.lazy:
-            self._place, self._used = np.full(len(self._place), NOWHERE), 0
-            self.reserve(clients[np.argsort(held[clients], kind="stable")])
+        self._clear()
+        self.reserve(clients[np.argsort(held[clients], kind="stable")])
         rows = torch.from_numpy(held[clients])
         self.write(clients, tuple(tensors[f"memory.{slot}"][rows].to(self._like.device) for slot in self.names))
 

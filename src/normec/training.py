@@ -78,12 +78,12 @@ def train(
     chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, step, loss, *how)
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
-    ranks = Ranks.join()
-    folder = RunFolder(Path(out)) if out is not None and ranks.first else None
-    if folder:
-        folder.check(resume)
-    plan = prepare(chosen)
-    return execute(plan, folder.open(resume) if folder else None, observer, ranks)
+    with Ranks.joined() as ranks:
+        folder = RunFolder(Path(out)) if out is not None and ranks.first else None
+        if folder:
+            folder.check(resume)
+        plan = prepare(chosen)
+        return execute(plan, folder.open(resume) if folder else None, observer, ranks)
 
 
 def execute(
@@ -158,7 +158,6 @@ def execute(
         if tap:
             tap(state)
         summary = recorder.finish(state)
-        ranks.part()
     path = folder.path if folder else None
     return Run(plan.model.module, recorder.metrics, summary, recorder.claim().epsilon, path)
 
@@ -179,7 +178,14 @@ def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:
         return resumed
     resumed, found, memory = ranks.agree((resumed, replace(state, memory=None), state.memory.state()))  # type: ignore[arg-type]
     if resumed:
-        kept = state.memory
-        vars(state).update(vars(found) | {"memory": kept})
-        kept.load(memory, ranks.own(np.arange(len(state.exposure))))
+        for name in vars(found).keys() - {"memory"}:
+            setattr(state, name, _placed(getattr(found, name), getattr(state, name)))
+        state.memory.load(memory, ranks.own(np.arange(len(state.exposure))))
     return resumed
+
+
+def _placed(value: Any, like: Any) -> Any:
+    """What another rank sent, where this one keeps the like: each may have a device of its own."""
+    if isinstance(value, tuple):
+        return tuple(_placed(each, kept) for each, kept in zip(value, like, strict=True))
+    return value.to(like.device) if isinstance(value, torch.Tensor) else value

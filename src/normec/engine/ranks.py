@@ -6,15 +6,19 @@ over the ranks once a round. Rank 0 alone draws cohorts and noise, evaluates and
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from normec.errors import TrainingFailed
 
@@ -31,20 +35,29 @@ def processes() -> int:
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among the `size` ones of a run."""
+    """One process among the `size` ones of a run. group: in which they meet; None for the one that torch has by default."""
 
     rank: int = 0
     size: int = 1
+    group: distributed.ProcessGroup | None = field(default=None, repr=False)
 
     @classmethod
-    def join(cls) -> Ranks:
-        """The ranks that torchrun started, or one alone; to be called by all of them."""
+    @contextlib.contextmanager
+    def joined(cls) -> Iterator[Ranks]:
+        """The ranks that torchrun started, or one alone; to be entered by all of them, once for each run.
+
+        They meet in a group of this run alone, which ends with it; one that the caller has made stays as it is.
+        """
         if processes() == 1:
-            return cls()
-        if not distributed.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            distributed.init_process_group(backend, timeout=PATIENCE)
-        return cls(distributed.get_rank(), distributed.get_world_size())
+            yield cls()
+            return
+        group = _new_group()  # which ends on errors too: the other ranks are told at once, and another run can begin
+        try:
+            ranks = cls(distributed.get_rank(), distributed.get_world_size(), group)
+            yield ranks
+            ranks.agree(None)  # nobody leaves before all have come here
+        finally:
+            distributed.destroy_process_group(group)  # its threads must not outlive the interpreter
 
     @property
     def first(self) -> bool:
@@ -58,7 +71,7 @@ class Ranks:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the ranks, in place."""
-        return self._together(tensor, lambda: distributed.all_reduce(tensor))
+        return self._together(tensor, lambda: distributed.all_reduce(tensor, group=self.group))
 
     def combine(self, sums: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
         """The sums (n,) added up and the largest of the others (m,) over the ranks, in one all_reduce of n + size · m numbers."""
@@ -74,9 +87,9 @@ class Ranks:
         if self.size == 1:
             return value
         if isinstance(value, Tensor):
-            return self._together(value, lambda: distributed.broadcast(value, src=0))
+            return self._together(value, lambda: distributed.broadcast(value, src=0, group=self.group))
         box = [value]
-        self._together(None, lambda: distributed.broadcast_object_list(box, src=0))
+        self._together(None, lambda: distributed.broadcast_object_list(box, src=0, group=self.group))
         return box[0]
 
     def gather(self, value: T) -> list[T]:
@@ -84,14 +97,8 @@ class Ranks:
         if self.size == 1:
             return [value]
         boxes: list[Any] | None = [None] * self.size if self.first else None
-        self._together(None, lambda: distributed.gather_object(value, boxes, dst=0))
+        self._together(None, lambda: distributed.gather_object(value, boxes, dst=0, group=self.group))
         return boxes or []
-
-    def part(self) -> None:
-        """Ends the group, after every rank has come here; its threads must not outlive the interpreter."""
-        if self.size > 1:
-            self.agree(None)
-            distributed.destroy_process_group()
 
     def _together(self, value: T, exchange: Callable[[], Any]) -> T:
         if self.size == 1:
@@ -105,3 +112,26 @@ class Ranks:
                 "The last checkpoint is intact; go on with --resume."
             ) from error
         return value
+
+
+_JOINED = itertools.count()
+"""The groups that this process has begun; the same on every rank."""
+
+
+def _new_group() -> distributed.ProcessGroup | None:
+    """A group of all processes: beside the caller's default one, or else the default one itself (None) while the run lasts."""
+    backend, name = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", f"normec-{next(_JOINED)}"
+    if distributed.is_initialized():
+        beside: distributed.ProcessGroup = distributed.new_group(backend=backend, timeout=PATIENCE)
+        return beside
+    store, rank, size = _meeting()
+    own = distributed.PrefixStore(name, store)  # type: ignore[attr-defined]  # where nothing is left of an earlier group
+    distributed.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=PATIENCE)
+    return None
+
+
+@cache
+def _meeting() -> tuple[Any, int, int]:
+    """The store in which the processes of torchrun find each other, this one's rank, and how many there are."""
+    store, rank, size = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    return store, rank, size
