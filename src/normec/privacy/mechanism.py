@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.noise import secure_gaussian, seeded_gaussian
+from normec.noise import seeded_gaussian, with_secure_gaussian
 from normec.participation import Full, Participation
 from normec.settings import Count, OpenUnit, Settings
 from normec.streams import Streams
@@ -203,7 +203,7 @@ class Mechanism:
         """
         std = self.std_of_sum(participants)
         if std > 0 and self.lattice:
-            total = total + secure_gaussian(tuple(total.shape), std, self.lattice, total.device)
+            total = with_secure_gaussian(total, std, self.lattice)
         elif std > 0:
             total = total + seeded_gaussian(tuple(total.shape), std, streams, k, total.device)
         return total
