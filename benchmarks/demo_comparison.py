@@ -3,7 +3,7 @@
 Every private method gets the same number of tuning tries, on seeds that the reported results do not use; the tuning
 itself is not accounted, as for all methods alike. Writes results/demo_comparison.json and, from it, the picture.
 
-    python benchmarks/demo_comparison.py [--workers 2] [--draw-only]
+    python benchmarks/demo_comparison.py [--workers 2] [--only METHOD] [--draw-only]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ PICTURE = HERE.parent / "docs" / "images" / "demo_comparison.png"
 TUNING_SEEDS, REPORTED_SEEDS = range(100, 103), range(5)
 
 Settings = list[str]
+MOMENTUM = ["algorithm.name=dp-fedavg-clip", "server.optimizer=momentum", "server.momentum=0.9"]
 GRIDS: dict[str, list[Settings]] = {
     "Fed-α-NormEC": [
         [f"algorithm.beta={beta}", f"algorithm.server_lr={lr}"] for beta, lr in itertools.product((0.01, 0.03), (1.0, 3.0, 10.0))
@@ -28,6 +29,10 @@ GRIDS: dict[str, list[Settings]] = {
     "DP-FedAvg, clipping": [
         ["algorithm.name=dp-fedavg-clip", f"algorithm.clip_norm={clip}", f"algorithm.server_lr={lr}"]
         for clip, lr in itertools.product((0.3, 1.0), (0.3, 1.0, 3.0))
+    ],
+    "DP-FedAvg, clipping, server momentum 0.9": [
+        [*MOMENTUM, f"algorithm.clip_norm={clip}", f"algorithm.server_lr={lr}"]
+        for clip, lr in itertools.product((0.3, 1.0), (0.03, 0.1, 0.3))
     ],
     "DP-FedAvg, smoothed normalization": [
         ["algorithm.name=dp-fedavg-norm", f"algorithm.alpha={alpha}", f"algorithm.server_lr={lr}"]
@@ -47,11 +52,11 @@ def accuracies(task: tuple[Settings, int]) -> list[float]:
     return [round(row["test_accuracy"], 6) for row in run.metrics]
 
 
-def measure(workers: int) -> dict[str, Any]:
+def measure(workers: int, grids: dict[str, list[Settings]]) -> dict[str, Any]:
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        trials = [(name, settings, seed) for name, grid in GRIDS.items() for settings in grid for seed in TUNING_SEEDS]
+        trials = [(name, settings, seed) for name, grid in grids.items() for settings in grid for seed in TUNING_SEEDS]
         tuned = pool.map(accuracies, [(settings, seed) for _, settings, seed in trials], chunksize=1)
-        scores: dict[str, dict[str, float]] = {name: {} for name in GRIDS}
+        scores: dict[str, dict[str, float]] = {name: {} for name in grids}
         for (name, settings, _), curve in zip(trials, tuned, strict=True):
             key = " ".join(settings)
             scores[name][key] = scores[name].get(key, 0.0) + curve[-1] / len(TUNING_SEEDS)
@@ -67,6 +72,13 @@ def measure(workers: int) -> dict[str, Any]:
             for (name, settings, private), of_seeds in zip(rows, curves, strict=True)
         ],
     }
+
+
+def together(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Both results, in the order of GRIDS: with privacy first, then without; what was measured now wins."""
+    rows = {row["name"]: row for row in [*before["rows"], *now["rows"]]}
+    order = [f"{name}{tail}" for tail in ("", ", without privacy") for name in GRIDS]
+    return {"tuning": before["tuning"] | now["tuning"], "rows": [rows[name] for name in order if name in rows]}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -86,8 +98,8 @@ def draw(results: dict[str, Any]) -> None:
     import numpy as np
 
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    colours = ["#0b6e99", "#c4552d", "#8a7a1f"]
-    styles = ["-", "-", "--"]  # the two forms of DP-FedAvg nearly coincide
+    colours = ["#0b6e99", "#c4552d", "#5b3f9e", "#8a7a1f"]
+    styles = ["-", "-", "-", "--"]  # the two forms of DP-FedAvg without momentum nearly coincide
     for index, row in enumerate(results["rows"]):
         curves = 100 * np.array(row["accuracy_by_round"])
         mean, rounds = curves.mean(axis=0), np.arange(curves.shape[1])
@@ -109,10 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--draw-only", action="store_true", help="table and picture from the saved results")
+    parser.add_argument("--only", choices=GRIDS, help="this method alone; the others stay as they were measured")
     options = parser.parse_args()
     if not options.draw_only:
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(measure(options.workers), ensure_ascii=False) + "\n")
+        found = measure(options.workers, {options.only: GRIDS[options.only]} if options.only else GRIDS)
+        if options.only:
+            found = together(json.loads(RESULTS.read_text()), found)
+        RESULTS.write_text(json.dumps(found, ensure_ascii=False) + "\n")
     results = json.loads(RESULTS.read_text())
     draw(results)
     print(table(results))
