@@ -14,6 +14,9 @@ import pytest
 
 import normec
 from conftest import Outcome
+from normec.compare import Comparison
+from normec.experiment import prepare
+from normec.training import execute
 
 Command = Callable[..., Outcome]
 
@@ -205,15 +208,13 @@ def test_privacy_says_which_min_honest_it_assumes(command: Command) -> None:
     assert "is assumed" not in command("privacy", "epsilon=8", "min_honest=20").out
 
 
-def test_defaults_of_private_methods_learn(command: Command) -> None:
+def test_defaults_of_private_methods_learn() -> None:
     """Untuned, at ε = 8 on the demo: none rises above its start."""
-    import json
-
     names = "fed-normec,alpha-normec,clip21,clip21-sgd2m,dp-fedavg-clip,dp-fedavg-norm,dp-normfedavg,dp-sgd,dp-scaffold"
-    done = command("compare", "--algorithms", names, "--seeds", "1", "engine.eval_every=60", "--json")
-    rows = json.loads(done.out)
-    assert {row["algorithm"]: row["test_accuracy"] for row in rows if not row["test_accuracy"] > 0.8} == {}
-    assert not any(row["rose"] for row in rows)
+    comparison = Comparison({"engine": {"eval_every": 60}}, tuple(names.split(",")))
+    runs = {each.name: execute(prepare(comparison.config(each, {}, 42).experiment())) for each in comparison.contenders}
+    assert {name: run.summary["test_accuracy"] for name, run in runs.items() if not run.summary["test_accuracy"] > 0.8} == {}
+    assert not [name for name, run in runs.items() if run.metrics[-1]["train_loss"] > run.metrics[0]["train_loss"]]
 
 
 def test_a_bound_that_the_noise_drowns_is_told_with_the_ratio(tmp_path: Path, command: Command) -> None:

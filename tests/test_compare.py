@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from conftest import Outcome
+from normec import compare as module
 from normec.algorithms import REGISTRY
-from normec.compare import Comparison, grid
+from normec.compare import Comparison, Trained
+from normec.config import Tree, resolve
+from normec.contenders import edges, spread
 from normec.experiment import prepare
+from normec.run_tables import _wider, comparison_notes
+from normec.sweep import Sweep
 from normec.training import execute
 
 Command = Callable[..., Outcome]
@@ -23,118 +30,199 @@ SMALL = ("rounds=4", "data.clients=20")
 
 
 def test_all_share_cohorts_and_epsilon(command: Command) -> None:
-    done = command("compare", *SMALL, "--algorithms", "fed-normec, dp-fedavg-clip,dp-sgd", "--seeds", "2", "--json")
+    done = command("compare", *SMALL, "--algorithms", "fed-normec, dp-sgd+momentum", "--seeds", "2", "--json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)
-    assert [row["algorithm"] for row in rows] == ["fed-normec", "dp-fedavg-clip", "dp-sgd"]
+    assert [row["algorithm"] for row in rows] == ["fed-normec", "dp-sgd+momentum"]
     assert {row["epsilon"] for row in rows} == {rows[0]["epsilon"]} and 7.99 < rows[0]["epsilon"] <= 8
     assert {row["transmissions"] for row in rows} == {rows[0]["transmissions"]} and rows[0]["transmissions"] > 0
-    assert [row["local"]["steps"] for row in rows] == [5, 5, 1]
+    assert [row["local"]["steps"] for row in rows] == [5, 1]
+    assert [row["server"] for row in rows] == [{"optimizer": "sgd"}, {"optimizer": "momentum", "momentum": 0.9}]
     assert all(row["bytes_up"] == 4 * 650 * row["transmissions"] for row in rows)
     assert rows[0]["bytes_down"] == 4 * 650 * 20 * 4 > rows[1]["bytes_down"] == rows[1]["bytes_up"]
-    comparison = Comparison({"rounds": 4, "data": {"clients": 20}}, ("dp-fedavg-clip",))
-    runs = [execute(prepare(comparison.config("dp-fedavg-clip", {}, seed).experiment())) for seed in (42, 43)]
+    settings = ["algorithm.name=dp-sgd", "server.optimizer=momentum", "local.steps=1", *SMALL]
+    runs = [execute(prepare(resolve(None, [*settings, f"seed={seed}"]).experiment())) for seed in (42, 43)]
     accuracies = [run.summary["test_accuracy"] for run in runs]
     assert rows[1]["test_accuracy"] == pytest.approx(statistics.fmean(accuracies))
     assert rows[1]["test_accuracy_se"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2)
     assert rows[1]["curves"] == [[row["test_accuracy"] for row in run.metrics] for run in runs]
 
 
-def test_the_table_says_how_it_came_about(command: Command) -> None:
-    done = command("compare", *SMALL, "--algorithms", "clip21,dp-sgd", "--seeds", "2", "--tune", "--tries", "4", "--out", "c")
+def test_a_tuned_comparison_resumes_says_how_it_came_about_and_how_to_train_what_it_chose(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = (
+        "compare",
+        *SMALL,
+        "--algorithms",
+        "dp-fedavg-clip+momentum,dp-sgd",
+        "--seeds",
+        "1",
+        "--tune",
+        "--tries",
+        "2",
+        "--out",
+        "c",
+    )
+    done = command(*arguments)
     assert done.code == 0, done.err
-    for text in (
-        "over 2 seeds, 4 rounds",
-        "tuned: 4 configurations each, on another seed",
+    for words in (
+        "over 1 seed, 4 rounds",
+        "tuned: 2 tries each, on another seed",
         "not accounted",
         "δ = 1e-05",
         "dp-sgd: one gradient a round",
     ):
-        assert text in done.out
+        assert words in done.out
+    table = done.out.splitlines()[: 3 + 2 + 1 + 1]
+    assert all(len(line) <= 80 for line in table) and sum("dp-" in line for line in table) == 2, "a row of the table is broken"
     rows = json.loads(Path("c/comparison.json").read_text())
+    tuning = {row["run"]: row for row in json.loads(Path("c/tuning/results.json").read_text())}
+    assert len(tuning) == 4
     for row in rows:
-        points = grid(REGISTRY[row["algorithm"]], 4)
-        assert len(points) == row["tries"] == 4
-        assert {name: row["settings"][name] for name in points[0]} in points
-    assert "comparing 0/12" in done.err
-    assert command("compare", *SMALL, "--algorithms", "clip21", "--out", "c").code == 2
+        tries = [each for name, each in tuning.items() if name.startswith(row["algorithm"] + "_")]
+        best = max(tries, key=lambda each: each["last_accuracy"])
+        assert len(tries) == row["tries"] == 2 and best["settings"]["seed"] == 1042
+        assert all(row["settings"][key] == best["settings"][f"algorithm.{key}"] for key in ("clip_norm", "server_lr"))
+        assert set(row["edges"]) == {"clip_norm", "server_lr"}, "of two tries each is at an edge"
+        assert f"clip_norm={row['settings']['clip_norm']:g} is the" in done.out and row["command"] in done.out
+    stamps = {path: path.stat().st_mtime_ns for path in Path("c").rglob("model.safetensors")}
+    again = command(*arguments, "--json")
+    assert again.code == 0 and json.loads(again.out) == rows and len(stamps) == 6
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    other = command("compare", *SMALL, "--algorithms", "clip21", "--out", "c")
+    assert other.code == 2 and "holds another comparison (algorithms=" in other.err and other.err.count("\n") == 1
 
 
-def test_tuning_takes_the_best_of_the_grid_on_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normec import compare as module
-
-    seen: list[tuple[int, float, float]] = []
-
-    def outcome(config: module.RunConfig, curve: bool) -> dict[str, object]:
-        settings = config.algorithm.table()
-        seen.append((config.schedule.seed, settings["clip_norm"], settings["server_lr"]))
-        accuracy = 1.0 if len(seen) == 6 else 0.5
-        keys = ("train_loss", "transmissions", "bytes_up", "bytes_down")
-        return {"promise": {}, "summary": {"test_accuracy": accuracy, **dict.fromkeys(keys, None)}, "curve": [], "rose": False}
-
-    monkeypatch.setattr(module, "_outcome", outcome)
-    (row,) = Comparison({}, ("clip21",), seeds=2, tries=9).rows()
-    assert [seed for seed, *_ in seen] == [1042] * 9 + [42, 43]
-    assert len(set(seen[:9])) == 9 and [each[1:] for each in seen[9:]] == [seen[5][1:]] * 2
-    assert (row["settings"]["clip_norm"], row["settings"]["server_lr"]) == seen[5][1:] and row["chosen"]
+@pytest.mark.parametrize(
+    "own", ["server.optimizer=adam server.tau=0.01", "algorithm.name=dp-sgd algorithm.clip_norm=0.2", "local.method=rr"]
+)
+def test_the_command_that_is_printed_trains_the_run_that_was_compared(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("a b.toml")
+    file.write_text("\n".join(["rounds = 3", *_sections(own)]))
+    given = ["privacy.epsilon=3", "clip21.clip_norm=3", "seed=7"]
+    comparison = Comparison.of(file, given, "clip21,dp-sgd+momentum,fed-normec+sgd", 1, 0)
+    for contender in comparison.contenders:
+        found = {"server_lr": 0.1 + 0.2}
+        words = shlex.split(comparison._command(contender, found))
+        assert words[:3] == ["normec", "train", "a b.toml"]
+        assert resolve(file, words[3:]) == comparison.config(contender, found, 7)
 
 
-def test_tuning_without_a_test_set_takes_the_smallest_loss(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normec import compare as module
-
-    assert module._score({"summary": {"test_accuracy": None, "train_loss": 0.5}}) > module._score(
-        {"summary": {"test_accuracy": None, "train_loss": 0.7}}
-    )
-    assert module._score({"summary": None}) == -np.inf
-    done = command("compare", *SMALL, "data.test_fraction=0", "--algorithms", "clip21", "--seeds", "1", "--tune", "--tries", "1")
-    assert done.code == 0 and "by final training loss" in done.out, done.err
+def _sections(own: str) -> list[str]:
+    lines = {}
+    for word in own.split():
+        key, _, value = word.partition("=")
+        section, _, key = key.partition(".")
+        lines.setdefault(f"[{section}]", []).append(f"{key} = {value if value[0].isdigit() else json.dumps(value)}")
+    return [line for head, body in lines.items() for line in (head, *body)]
 
 
-def test_an_algorithm_that_diverges_on_every_try_keeps_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normec import compare as module
+def _answering(scores: list[float | None], seen: list[tuple[str, Tree]]) -> Trained:
+    """Stands for training: tries end with these accuracies, None for a failure; results all fail."""
 
-    monkeypatch.setattr(module, "_outcome", lambda config, curve: {"promise": {}, "summary": None, "curve": None})
-    (row,) = Comparison({}, ("clip21",), seeds=2, tries=4).rows()
-    assert row["failed"] == 2 and row["chosen"] == {} and row["test_accuracy"] is None
+    def trained(sweep: Sweep, folder: Path) -> list[dict[str, Any]]:
+        seen.extend((folder.name, point.tree) for point in sweep.runs.values())
+        tried = folder.name == "tuning"
+        ends = scores if tried else [None] * len(sweep.runs)
+        states = [
+            {"status": "failed" if end is None else "done", "last_accuracy": end, "problem": "why" if end is None else None} for end in ends
+        ]
+        return [{"run": name} | state for name, state in zip(sweep.runs, states, strict=True)]
+
+    return trained
+
+
+def test_tuning_takes_the_best_try_on_another_seed(tmp_path: Path) -> None:
+    seen: list[tuple[str, Tree]] = []
+    comparison = Comparison({}, ("clip21",), seeds=2, tries=5)
+    (row,) = comparison.run(tmp_path / "c", _answering([0.2, None, 0.4, 0.9, 0.1], seen))
+    tuning, results = ([tree for folder, tree in seen if folder == each] for each in ("tuning", "results"))
+    assert [tree["seed"] for tree in tuning] == [1042] * 5 and [tree["seed"] for tree in results] == [42, 43]
+    assert {tree["engine"]["eval_every"] for tree in tuning} == {60} and "engine" not in results[0]
+    assert [tree["algorithm"] for tree in results] == [tuning[3]["algorithm"]] * 2
+    assert (row["tries_failed"], row["failed"], row["problem"]) == (1, 2, "why")
+    assert "warning: 1 of 5 tries of clip21 failed: why" in comparison_notes([row], tmp_path)
+
+
+def test_an_algorithm_that_fails_on_every_try_keeps_its_defaults(tmp_path: Path) -> None:
+    (row,) = Comparison({}, ("clip21",), seeds=2, tries=4).run(tmp_path / "c", _answering([None] * 4, []))
+    assert row["failed"] == 2 and row["chosen"] == {} and row["edges"] == {} and row["test_accuracy"] is None
+
+
+def test_tuning_without_a_test_set_takes_the_smallest_loss() -> None:
+    scores = [module._score({"status": "done", "last_accuracy": None, "train_loss": loss}) for loss in (0.5, 0.7, None)]
+    assert scores[0] > scores[1] > scores[2] == module._score({"status": "failed"}) == -np.inf
+
+
+def test_a_range_is_searched_and_the_remedy_for_an_edge_is_one() -> None:
+    given = ["clip21.server_lr=[1,100]"]
+    comparison = Comparison.of(None, given, "clip21", 1, 8)
+    points = comparison.points(comparison.contenders[0])
+    values = sorted(point["server_lr"] for point in points)
+    np.testing.assert_allclose(values, [100 ** (k / 9) for k in range(1, 9)], rtol=5e-3)
+    chosen = {"server_lr": values[-1], "clip_norm": sorted(point["clip_norm"] for point in points)[3]}
+    assert edges(chosen, points) == {"server_lr": "largest"} and edges(points[0], points[:1]) == {}
+    row = {"algorithm": "clip21", "edges": {"server_lr": "largest"}, "ranges": {"server_lr": [1.0, 100.0]}}
+    remedy = _wider(row, "server_lr").rpartition("'")[0].rpartition("'")[2]
+    assert remedy == "clip21.server_lr=[1, 1e+03]"
+    widened = Comparison.of(None, [remedy], "clip21", 1, 4)
+    assert widened.contenders[0].ranges == {"server_lr": (1.0, 1000.0)}
+
+
+def test_the_range_of_the_servers_stepsize_is_that_of_its_step() -> None:
+    comparison = Comparison({}, ("dp-fedavg-clip", "dp-fedavg-clip+momentum", "dp-fedavg-clip+adam"), tries=1)
+    found = [each.searched(comparison.config(each, {}, 0))["server_lr"] for each in comparison.contenders]
+    assert found == [(0.5, 50.0), (0.05, 5.0), (0.001, 0.1)]
 
 
 def test_methods_with_one_gradient_keep_sgd() -> None:
     comparison = Comparison({"local": {"method": "sgd", "steps": 7}}, ("dp-sgd", "clip21"))
-    assert (comparison.config("dp-sgd", {}, 0).local.method, comparison.config("dp-sgd", {}, 0).local.steps) == ("sgd", 1)
-    assert comparison.config("clip21", {}, 0).local.steps == 7
-    assert Comparison({"local": {"method": "rr"}}, ("dp-sgd",)).config("dp-sgd", {}, 0).local.method == "gd"
+    dp_sgd, clip21 = (comparison.config(each, {}, 0).local for each in comparison.contenders)
+    assert (dp_sgd.method, dp_sgd.steps) == ("sgd", 1) and clip21.steps == 7
+    comparison = Comparison({"local": {"method": "rr"}}, ("dp-sgd",))
+    assert comparison.config(comparison.contenders[0], {}, 0).local.method == "gd"
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_every_algorithm_gets_the_same_number_of_tries(name: str) -> None:
-    points = grid(REGISTRY[name], 9)
-    assert len({tuple(point.items()) for point in points}) == 9
+@pytest.mark.parametrize("tries", [4, 9])
+def test_every_algorithm_gets_the_same_number_of_tries_which_fill_its_ranges(name: str, tries: int) -> None:
+    """The sequences of van der Corput in bases 2 and 3, worked out by hand, in the logarithms of the ranges."""
+    ends = REGISTRY[name].tuned
+    points = spread(ends, tries)
+    assert len({tuple(point.items()) for point in points}) == tries and points == spread(ends, 16)[:tries]
+    by_hand = ([1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8], [1 / 3, 2 / 3, 1 / 9, 4 / 9, 7 / 9])
+    for (key, (low, high)), shares in zip(ends.items(), by_hand, strict=False):
+        wanted = [low * (high / low) ** share for share in shares]
+        np.testing.assert_allclose([point[key] for point in points][:5], wanted[:tries], rtol=6e-3)
     for point in points:
         REGISTRY[name](**point)
-    for key, (low, high) in REGISTRY[name].tuned.items():
-        values = sorted({point[key] for point in points})
-        assert (values[0], values[-1]) == pytest.approx((low, high), rel=1e-2)
-        assert np.allclose(np.diff(np.log(values)), np.diff(np.log(values))[0], rtol=0.05)
 
 
-def test_settings_of_single_algorithms(command: Command, tmp_path: Path) -> None:
+def test_settings_of_single_algorithms(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('rounds = 3\n[data]\nclients = 20\n[algorithm]\nname = "clip21"\nclip_norm = 0.25\n')
-    done = command(
-        "compare", "run.toml", "privacy.epsilon=3", "dp-sgd.clip_norm=0.5", "--algorithms", "clip21,dp-sgd", "--seeds", "1", "--json"
-    )
-    assert done.code == 0, done.err
-    clip21, dp_sgd = json.loads(done.out)
-    assert clip21["settings"]["clip_norm"] == 0.25 and dp_sgd["settings"]["clip_norm"] == 0.5
-    assert 2.99 < clip21["epsilon"] <= 3 and clip21["test_accuracy_se"] is None
+    given = ["privacy.epsilon=3", "dp-sgd.clip_norm=0.5", "clip21+momentum.momentum=0.5"]
+    comparison = Comparison.of(tmp_path / "run.toml", given, "clip21,dp-sgd,clip21+momentum", 1, 0)
+    clip21, dp_sgd, both = (comparison.config(each, {}, 0) for each in comparison.contenders)
+    assert clip21.algorithm.table()["clip_norm"] == 0.25 == both.algorithm.table()["clip_norm"]
+    assert dp_sgd.algorithm.table()["clip_norm"] == 0.5 and both.server.table() == {"momentum": 0.5}
+    assert {2.99 < promise["epsilon"] <= 3 for promise in comparison.promises.values()} == {True}
 
 
 def test_a_diverged_run_is_reported(command: Command) -> None:
-    arguments = ("--algorithms", "fedavg,scaffold", "--seeds", "2", "scaffold.server_lr=1e29")
+    arguments = ("--algorithms", "fedavg,scaffold", "--seeds", "1", "scaffold.server_lr=1e29")
     done = command("compare", *SMALL, "privacy.trust=none", "model.name=mlp", *arguments)
-    assert done.code == 0 and "warning: scaffold diverged on 2 of 2 seeds" in done.out and "∞" in done.out
-    arguments = ("--algorithms", "clip21,dp-sgd", "--seeds", "2", "clip21.server_lr=1e30", "clip21.clip_norm=1e20", "--json")
-    clip21, _ = json.loads(command("compare", *SMALL, "model.name=mlp", *arguments).out)
-    assert clip21["failed"] == 2 and 7.99 < clip21["epsilon"] <= 8 and clip21["delta"] == 1e-5  # a promise does not depend on the outcome
+    assert (
+        done.code == 0
+        and "warning: scaffold failed on 1 of 1 seed: " in done.out
+        and "∞" in done.out
+        and "the training loss is nan" in done.out
+    )
+    arguments = ("--algorithms", "clip21", "--seeds", "1", "clip21.server_lr=1e30", "clip21.clip_norm=1e20", "--json")
+    (clip21,) = json.loads(command("compare", *SMALL, "model.name=mlp", *arguments).out)
+    assert clip21["failed"] == 1 and 7.99 < clip21["epsilon"] <= 8 and clip21["delta"] == 1e-5  # a promise does not depend on the outcome
 
 
 @pytest.mark.parametrize(
@@ -144,7 +232,13 @@ def test_a_diverged_run_is_reported(command: Command) -> None:
         (["--algorithms", "clip12"], ["algorithms='clip12' is not known", "clip21"]),
         (["--algorithms", "clip21,clip21"], ["Name each once"]),
         (["--algorithms", "clip21,fedavg"], ["fedavg", "privacy.trust=none"]),
-        (["--algorithms", "clip21", "--tune", "--tries", "5"], ["tries=5", "square"]),
+        (["--algorithms", "clip21", "clip21.server_lr=[1,10]"], ["clip21.server_lr=[1.0, 10.0]", "--tune"]),
+        (["--algorithms", "clip21", "clip21.server_lr=[10,1]", "--tune"], ["clip21.server_lr=[10, 1]", "LOW < HIGH"]),
+        (["--algorithms", "clip21", 'clip21.on=["a","b"]', "--tune"], ["clip21.on", "range"]),
+        (["--algorithms", "clip21+momentum", "clip21+momentum.momentum=[0.1,0.9]", "--tune"], ["momentum", "Give one value"]),
+        (["--algorithms", "fed-normec", "fed-normec.beta=[0.1,1e31]", "--tune"], ["beta=1e+31"]),
+        (["--algorithms", "clip21+adma"], ["algorithms='adma' is not known", "adam"]),
+        (["--algorithms", "clip21,clip21+sgd"], ["Name each once"]),
         (["--algorithms", "clip21", "clip21.clip=3"], ["clip", "clip_norm"]),
         (["--algorithms", "clip21", "rounds=0"], ["rounds=0"]),
         (["nothing.toml", "--algorithms", "clip21"], ["nothing.toml"]),

@@ -1,35 +1,47 @@
-"""Several algorithms on the same data, model, cohorts and ε: what `normec compare` runs."""
+"""Several algorithms on the same data, model, cohorts and ε: what `normec compare` runs, as two sweeps that resume.
+
+DIR/tuning holds the tries, DIR/results the seeds of what they found, DIR/compare.toml what is compared, DIR/comparison.json the rows.
+"""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
+import json
 import math
+import shlex
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import tomli_w
 
-from normec.algorithms import Algorithm, algorithm_kind
-from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
-from normec.errors import BadInput, TrainingFailed
+from normec.algorithms import Algorithm
+from normec.config import RunConfig, Tree, merge, parse_assignment, parse_assignments, read_toml
+from normec.contenders import Contender, edges, spread
+from normec.errors import BadInput
 from normec.experiment import prepare
-from normec.training import execute
+from normec.files import write_atomically
+from normec.grid import Point
+from normec.runs import Record
+from normec.settings import difference, flat
+from normec.sweep import Sweep, open_folder
 
 TUNING_SEEDS_FROM = 1000
 """Tuning uses seed + 1000, which no result uses: other cohorts and noise, and for drawn partitions another split."""
-Step = Callable[[str], None]
-"""Told what runs next."""
+MARKER = "compare.toml"
+Trained = Callable[[Sweep, Path], list[dict[str, Any]]]
+"""Trains a sweep in a folder, and returns its rows."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What is compared: a configuration and the algorithms that take its [algorithm] section in turn.
 
-    base: a tree of settings. settings: of single algorithms, by name. seeds: how many seeds, from the configuration's.
-    tries: configurations that a small search tries for each algorithm, a square number; 0 for none.
+    base: a tree of settings. algorithms: names of contenders. settings: of single ones, by name. seeds: how many seeds, from the
+    configuration's. tries: how many settings a small search tries for each; 0 for none. given: the arguments that say `base`.
     """
 
     base: Tree
@@ -37,6 +49,7 @@ class Comparison:
     settings: dict[str, Tree] = field(default_factory=dict)
     seeds: int = 3
     tries: int = 0
+    given: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, file: Path | None, assignments: list[str], names: str, seeds: int, tries: int) -> Comparison:
@@ -47,34 +60,49 @@ class Comparison:
         if isinstance(changes.get("algorithm"), dict):
             key, one = next(iter(changes["algorithm"])), (*chosen, "NAME")[0]
             raise BadInput(f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {one}.{key}.")
-        return cls(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries)
+        common = [text for text in assignments if next(iter(parse_assignment(text))) not in own]
+        given = ([str(file)] if file else []) + common
+        return cls(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries, tuple(given))
 
     def __post_init__(self) -> None:
-        kinds = [algorithm_kind("algorithms", name) for name in self.algorithms]
-        if len(set(kinds)) != len(kinds) or not kinds:
-            what = "names one twice. Name each once" if kinds else "names none. Add --algorithms A,B; see normec algorithms"
-            raise BadInput("algorithms", f"={','.join(self.algorithms)!r} {what}.")
-        if self.tries and math.isqrt(self.tries) ** 2 != self.tries:
-            problem = f"={self.tries} must be a square number, so that one or two tuned settings make the same number of tries."
-            raise BadInput("tries", f"{problem} Use 4, 9 or 16.")
-        for name, kind in zip(self.algorithms, kinds, strict=True):
-            own = self.settings.get(name, {})
-            if "name" in own:
-                raise BadInput(f"{name}.name", f"={own['name']!r} would run another algorithm under this label. Remove it.")
-            fixed = sorted(set(own) & set(kind.tuned)) if self.tries else []
-            if fixed:
-                raise BadInput(f"{name}.{fixed[0]}", f"={own[fixed[0]]!r} is fixed, and --tune would move it. Leave out one of them.")
-            if self.tries and not kind.tuned:
-                raise BadInput("algorithms", f" hold {name!r}, which names no settings to tune. Compare it without --tune.")
-            self._check(name)
+        if not self.algorithms:
+            raise BadInput("algorithms", "='' names none. Add --algorithms A,B; see normec algorithms.")
+        for contender in self.contenders:
+            self._check_search(contender)
+        configs = [self.config(contender, {}, 0).toml() for contender in self.contenders]
+        if len(set(configs)) < len(configs):
+            raise BadInput("algorithms", f"={','.join(self.algorithms)!r} names one twice. Name each once.")
+        _ = self.promises
 
-    def _check(self, name: str) -> None:
-        """Refuses what would fail only after other runs are done."""
-        config = self.config(name, {}, 0)
-        if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
-            problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
-            raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
-        prepare(config.experiment())
+    def _check_search(self, contender: Contender) -> None:
+        """Refuses settings that a search cannot move, or that it would move although they are given."""
+        name, ranges = contender.name, contender.ranges
+        if not self.tries:
+            if ranges:
+                key = next(iter(ranges))
+                raise BadInput(f"{name}.{key}", f"={list(ranges[key])!r} is a range to search. Add --tune, or give one value.")
+            return
+        fixed = sorted(set(contender.algorithm) & set(contender.kind.tuned))
+        if fixed:
+            value = contender.algorithm[fixed[0]]
+            raise BadInput(f"{name}.{fixed[0]}", f"={value!r} is fixed, and --tune would move it. Leave out one of them.")
+        if not contender.kind.tuned and not ranges:
+            raise BadInput("algorithms", f" hold {name!r}, which names no settings to tune. Compare it without --tune.")
+        for side in (0, 1):
+            self.config(contender, {key: ends[side] for key, ends in ranges.items()}, 0)
+
+    @cached_property
+    def contenders(self) -> tuple[Contender, ...]:
+        return tuple(Contender.named(name, self.settings.get(name, {})) for name in self.algorithms)
+
+    @cached_property
+    def promises(self) -> dict[str, dict[str, Any]]:
+        """What a run of each promises, which does not depend on its outcome.
+
+        Raises:
+            BadInput: for what would fail only after other runs are done.
+        """
+        return {contender.name: _promise(contender.name, self.config(contender, {}, self.seed)) for contender in self.contenders}
 
     @property
     def seed(self) -> int:
@@ -82,47 +110,80 @@ class Comparison:
         return RunConfig.from_tree(self.base).schedule.seed
 
     @property
-    def runs(self) -> int:
-        """How many runs it takes."""
-        return len(self.algorithms) * (self.seeds + self.tries)
+    def source(self) -> Tree:
+        """What is compared, as one tree."""
+        return {"base": self.base, "algorithms": list(self.algorithms), "settings": self.settings, "seeds": self.seeds, "tries": self.tries}
 
-    def config(self, name: str, settings: Tree, seed: int) -> RunConfig:
-        """The configuration of one run. An algorithm that takes one gradient a round has local.steps = 1."""
-        algorithm = {"name": name, **self.settings.get(name, {}), **settings}
-        tree = merge(self.base, {"algorithm": algorithm, "seed": seed})
-        RunConfig.from_tree(tree)  # refuses what is no section
-        if algorithm_kind("algorithms", name).one_gradient:
-            local = tree.get("local", {})
-            method = local.get("method", "gd")
-            tree = merge(tree, {"local": {"steps": 1, "method": method if method in ("gd", "sgd") else "gd"}})
-        return RunConfig.from_tree(tree)
+    @property
+    def folder(self) -> Path:
+        """Where it lies that was given no folder: the same comparison always finds the same one."""
+        key = hashlib.blake2b(json.dumps(self.source, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+        return Path("runs") / f"compare-{key}"
 
-    def rows(self, next_run: Step = lambda name: None) -> Iterator[dict[str, Any]]:
-        """Runs everything; one row an algorithm, as it is done."""
-        for name in self.algorithms:
-            tuned = self._tune(name, next_run) if self.tries else {}
-            yield self._row(name, tuned, next_run)
+    def config(self, contender: Contender, found: Tree, seed: int) -> RunConfig:
+        """The configuration of one run."""
+        return RunConfig.from_tree(merge(self.base, contender.changes(self.base, found, seed)))
 
-    def _tune(self, name: str, next_run: Step) -> Tree:
-        """The settings of the grid that did best, by final test accuracy, or by training loss where there is no test set."""
-        scores = []
-        for point in grid(algorithm_kind("algorithms", name), self.tries):
-            next_run(name)
-            end = _outcome(self.config(name, point, self.seed + TUNING_SEEDS_FROM), curve=False)
-            scores.append((_score(end), point))
-        best = max(scores, key=lambda pair: pair[0])
-        return best[1] if best[0] > -math.inf else {}
+    def points(self, contender: Contender) -> list[dict[str, float]]:
+        """The settings that the search tries for a contender."""
+        return spread(contender.searched(self.config(contender, {}, self.seed)), self.tries)
 
-    def _row(self, name: str, tuned: Tree, next_run: Step) -> dict[str, Any]:
-        ends = []
-        for seed in range(self.seed, self.seed + self.seeds):
-            next_run(name)
-            ends.append(_outcome(self.config(name, tuned, seed), curve=True))
-        done = [end for end in ends if end["summary"] is not None]
-        config = self.config(name, tuned, self.seed)
+    def run(self, folder: Path, trained: Trained) -> list[dict[str, Any]]:
+        """Trains what is not finished yet; one row for each contender, also in comparison.json.
+
+        Raises:
+            BadInput: for a folder that holds something else, or another comparison.
+        """
+        open_folder(folder, MARKER, "a comparison")
+        marker, text = folder / MARKER, tomli_w.dumps(self.source)
+        found = difference(read_toml(marker), json.loads(json.dumps(self.source))) if marker.is_file() else None
+        if found:
+            raise BadInput("out", f": {folder} holds another comparison ({found}). Choose another folder.")
+        write_atomically(marker, text.encode)
+        tuning = trained(self._sweep(self._tuning_runs()), folder / "tuning") if self.tries else []
+        chosen = {each.name: self._best(each, tuning) for each in self.contenders}
+        ends = trained(self._sweep(self._result_runs(chosen)), folder / "results")
+        rows = [self._row(each, chosen[each.name], tuning, ends, folder / "results") for each in self.contenders]
+        write_atomically(folder / "comparison.json", json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False).encode)
+        return rows
+
+    def _sweep(self, runs: dict[str, Tree]) -> Sweep:
+        """The runs by name, each of some changes to what all share."""
+        points = {name: Point(merge(self.base, changes), flat(changes)) for name, changes in runs.items()}
+        return Sweep({**self.base, "case": list(runs.values())}, points)
+
+    def _tuning_runs(self) -> dict[str, Tree]:
+        """Every try, evaluated before and after it alone."""
+        seed, rounds = self.seed + TUNING_SEEDS_FROM, RunConfig.from_tree(self.base).schedule.rounds
         return {
-            "algorithm": name,
-            **ends[0]["promise"],
+            _run_name(contender, f"try={number}"): contender.changes(self.base, dict(point), seed) | {"engine": {"eval_every": rounds}}
+            for contender in self.contenders
+            for number, point in enumerate(self.points(contender), start=1)
+        }
+
+    def _result_runs(self, chosen: dict[str, Tree]) -> dict[str, Tree]:
+        return {
+            _run_name(contender, f"seed={seed}"): contender.changes(self.base, chosen[contender.name], seed)
+            for contender in self.contenders
+            for seed in range(self.seed, self.seed + self.seeds)
+        }
+
+    def _best(self, contender: Contender, tuning: list[dict[str, Any]]) -> Tree:
+        """The try that did best, by final test accuracy, or by training loss where there is no test set; none where all failed."""
+        points = self.points(contender) if self.tries else []
+        scores = [_score(row) for row in _of(contender, tuning)]
+        return dict(points[scores.index(max(scores))]) if max(scores, default=-math.inf) > -math.inf else {}
+
+    def _row(
+        self, contender: Contender, chosen: Tree, tuning: list[dict[str, Any]], ends: list[dict[str, Any]], folder: Path
+    ) -> dict[str, Any]:
+        of_seeds, of_tries = _of(contender, ends), _of(contender, tuning)
+        done = [Record.read(folder / row["run"]) for row in of_seeds if row["status"] == "done"]
+        config = self.config(contender, chosen, self.seed)
+        scored = any(run.summary and run.summary.get("test_accuracy") is not None for run in done)
+        return {
+            "algorithm": contender.name,
+            **self.promises[contender.name],
             "test_accuracy": _mean(done, "test_accuracy"),
             "test_accuracy_se": _standard_error(done, "test_accuracy"),
             "train_loss": _mean(done, "train_loss"),
@@ -132,45 +193,72 @@ class Comparison:
             "bytes_down": _mean(done, "bytes_down"),
             "rounds": config.schedule.rounds,
             "seeds": self.seeds,
-            "failed": len(ends) - len(done),
-            "rose": any(end["rose"] for end in done),
+            "failed": len(of_seeds) - len(done),
+            "problem": next((row["problem"] for row in [*of_seeds, *of_tries] if row["problem"]), None),
+            "rose": any(_rose(run) for run in done),
             "tries": self.tries,
-            "tuned_by": "test accuracy" if done and done[0]["summary"]["test_accuracy"] is not None else "training loss",
+            "tries_failed": sum(row["status"] != "done" for row in of_tries),
+            "tuned_by": "test accuracy" if scored else "training loss",
+            "edges": edges(chosen, self.points(contender)) if chosen else {},
+            "ranges": {key: list(ends) for key, ends in contender.searched(config).items()} if self.tries else {},
             "settings": config.algorithm.table(),
+            "server": {"optimizer": config.server.optimizer, **config.server.table()},
             "chosen": _unlike_default(config.algorithm),
+            "command": self._command(contender, chosen),
             "local": {"method": config.local.method, "steps": config.local.steps},
             "one_gradient": config.algorithm.one_gradient,
-            "curves": [end["curve"] for end in done],
+            "curves": [[row["test_accuracy"] for row in run.metrics] for run in done],
         }
 
+    def _command(self, contender: Contender, chosen: Tree) -> str:
+        """What trains the first of its results again."""
+        changes = flat(contender.changes(self.base, chosen, self.seed))
+        words = [*self.given, *(f"{key}={_word(value)}" for key, value in changes.items() if key != "seed")]
+        return shlex.join(["normec", "train", *words])
 
-def grid(kind: type[Algorithm], tries: int) -> list[Tree]:
-    """Settings to try: `tries` values of the one tuned setting, or the square root of that of each of two, log-spaced."""
-    each = tries if len(kind.tuned) == 1 else math.isqrt(tries)
-    axes = [[(name, float(f"{value:.3g}")) for value in np.geomspace(*ends, each)] for name, ends in kind.tuned.items()]
-    return [dict(point) for point in itertools.product(*axes)]
 
-
-def _outcome(config: RunConfig, curve: bool) -> dict[str, Any]:
-    """What a run promises, its summary and its test accuracy by round; the last two None where it diverged."""
-    if not curve:
-        config = config.evaluated_at_the_end()
+def _promise(name: str, config: RunConfig) -> dict[str, Any]:
+    if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
+        problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
+        raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
     plan = prepare(config.experiment())
-    claim, private = plan.spent.planned.epsilon, plan.mechanism.private
-    promise = {
-        "epsilon": claim if private else None,
+    private = plan.mechanism.private
+    return {
+        "epsilon": plan.spent.planned.epsilon if private else None,
         "delta": plan.delta if private else None,
         "adjacency": plan.mechanism.adjacency if private else None,
         "trust": plan.mechanism.trust,
         "convergence": plan.experiment.algorithm.convergence,
     }
-    try:
-        run = execute(plan)
-    except TrainingFailed:
-        return {"promise": promise, "summary": None, "curve": None}
-    first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
-    rose = first is not None and last is not None and last > first
-    return {"promise": promise, "summary": run.summary, "curve": [row["test_accuracy"] for row in run.metrics], "rose": rose}
+
+
+def _run_name(contender: Contender, tail: str) -> str:
+    return f"{contender.name.replace(':', '-')}_{tail}"
+
+
+def _of(contender: Contender, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those rows of a sweep that are runs of a contender."""
+    return [row for row in rows if row["run"].rpartition("_")[0] == _run_name(contender, "").removesuffix("_")]
+
+
+def _score(row: dict[str, Any]) -> float:
+    if row["status"] != "done":
+        return -math.inf
+    accuracy, loss = row.get("last_accuracy"), row.get("train_loss")
+    return float(accuracy if accuracy is not None else -loss if loss is not None else -math.inf)
+
+
+def _rose(run: Record) -> bool:
+    """Whether the training loss ended above where it began."""
+    losses = [row["train_loss"] for row in run.metrics if row.get("train_loss") is not None]
+    return bool(losses) and losses[-1] > losses[0]
+
+
+def _word(value: object) -> str:
+    """A setting's value as `key=value` takes it."""
+    text = value if isinstance(value, str) else tomli_w.dumps({"v": value}).partition("=")[2].strip()
+    same = parse_assignment(f"v={text}") == {"v": value}
+    return text if same else json.dumps(value, ensure_ascii=False)
 
 
 def _unlike_default(algorithm: Algorithm) -> Tree:
@@ -179,22 +267,15 @@ def _unlike_default(algorithm: Algorithm) -> Tree:
     return {name: value for name, value in algorithm.table().items() if defaults.get(name) != value}
 
 
-def _score(end: dict[str, Any]) -> float:
-    if end["summary"] is None:
-        return -math.inf
-    accuracy, loss = end["summary"]["test_accuracy"], end["summary"]["train_loss"]
-    return float(accuracy if accuracy is not None else -loss)
+def _values(done: list[Record], key: str) -> list[float]:
+    return [run.summary[key] for run in done if run.summary and run.summary.get(key) is not None]
 
 
-def _values(done: list[dict[str, Any]], key: str) -> list[float]:
-    return [end["summary"][key] for end in done if end["summary"][key] is not None]
-
-
-def _mean(done: list[dict[str, Any]], key: str) -> float | None:
+def _mean(done: list[Record], key: str) -> float | None:
     values = _values(done, key)
     return statistics.fmean(values) if values else None
 
 
-def _standard_error(done: list[dict[str, Any]], key: str) -> float | None:
+def _standard_error(done: list[Record], key: str) -> float | None:
     values = _values(done, key)
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -179,7 +179,8 @@ def parse_assignment(text: str) -> Tree:
 def merge(file: Tree, changes: Tree) -> Tree:
     """The settings of a file changed by those of the command line, which win.
 
-    A changed `algorithm.name` starts its section afresh, since the file's keys belonged to another algorithm. Keys of the
+    A changed `algorithm.name` starts its section afresh, since the file's keys belonged to another algorithm, and so does a changed
+    `server.optimizer`. Keys of the
     file that contradict a change give way: epsilon and noise_multiplier to each other and both to trust="none", rate to
     scheme="full", and the settings of a partition to another partition.
     """
@@ -195,6 +196,8 @@ def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
     """The keys of a file's section that changes to it make void."""
     if section == "algorithm" and changes.get("name", DEFAULT_ALGORITHM) != before.get("name", DEFAULT_ALGORITHM):
         return set(before) if "name" in changes else set()
+    if section == "server" and changes.get("optimizer", before.get("optimizer")) != before.get("optimizer", "sgd"):
+        return set(before)
     void: set[str] = set()
     if section == "privacy":
         void |= {"epsilon"} if "noise_multiplier" in changes else set()

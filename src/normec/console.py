@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,11 +20,12 @@ from normec.tables import number
 PREPARING = "reading the data, building the model, calibrating the noise"
 """What goes on before a run starts."""
 LINES_WITHOUT_TERMINAL = 10
+COMMAND = re.compile(r"(^ *|: )normec [a-z-]+ ")
 
 
 def say(console: Console, line: str) -> None:
-    """Prints a line as it is; a terminal breaks it between words."""
-    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    """Prints a line as it is; a terminal breaks it between words, unless it ends with a command, which is to be pasted whole."""
+    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal or bool(COMMAND.search(line)))
 
 
 def show(*parts: Table | str) -> None:

@@ -11,44 +11,67 @@ from rich.text import Text
 
 from normec.errors import count
 from normec.promise import upper
-from normec.tables import number
+from normec.tables import bound_or_none, number
 
 MOST_COLUMNS = 3
 """Of settings in the table of a sweep; with more, each run has a number instead, and its name below."""
 
 
 def comparison_table(rows: list[dict[str, Any]]) -> Table:
-    """Algorithms side by side: mean ± standard error over the seeds."""
+    """Algorithms side by side: mean ± standard error over the seeds. What is long stands in the notes, so that it fits 80 columns."""
     table = Table(title="Comparison", title_justify="left")
-    for name in ("algorithm", "ε", "test accuracy", "training loss", "MB up"):
-        table.add_column(name, no_wrap=True, justify="left" if name == "algorithm" else "right")
-    table.add_column("chosen", overflow="fold")
+    same = len({row["epsilon"] for row in rows}) == 1
+    heads = ("algorithm", *(() if same else ("ε",)), "test accuracy", "training loss", "MB up")
+    for name in heads:
+        table.add_column(name, no_wrap=name != "algorithm", overflow="fold", justify="left" if name == "algorithm" else "right")
     for row in rows:
         cells = (
-            upper(row["epsilon"]),
+            *(() if same else (bound_or_none(row["epsilon"]),)),
             _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
             _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
             number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
-            ", ".join(f"{name}={value}" for name, value in row["chosen"].items()) or "–",
         )
-        table.add_row(row["algorithm"], *(Text(cell) for cell in cells))
+        table.add_row(Text(row["algorithm"]), *(Text(cell) for cell in cells))
     return table
 
 
-def comparison_notes(rows: list[dict[str, Any]]) -> list[str]:
-    """How the numbers came about, and what they do not include."""
+def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+    """How the numbers came about, what they do not include, and how to train what was chosen."""
     first = rows[0]
     lines = [f"mean ± standard error over {count(first['seeds'], 'seed')}, {count(first['rounds'], 'round')}"]
-    if first["epsilon"] is not None:
-        lines.append(f"δ = {first['delta']!r}, {first['adjacency']} adjacency, trust {first['trust']}; each run alone spends ε")
+    if first["epsilon"] is None:
+        lines.append("ε = ∞: not private")
+    else:
+        promise = f"ε = {upper(max(row['epsilon'] for row in rows))}, δ = {first['delta']!r}, {first['adjacency']} adjacency"
+        lines.append(f"{promise}, trust {first['trust']}; each run alone spends ε")
     if first["tries"]:
-        tries = f"{count(first['tries'], 'configuration')} each, on another seed, by final {first['tuned_by']}"
+        tries = f"{count(first['tries'], 'try').replace('trys', 'tries')} each, on another seed, by final {first['tuned_by']}"
         lines.append(f"tuned: {tries}; tuning is not accounted")
-    lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
-    lines += [f"warning: the training loss of {row['algorithm']} rose" for row in rows if row["rose"]]
-    if not first["tries"]:
+    else:
         lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
-    lines += [f"warning: {row['algorithm']} diverged on {row['failed']} of {count(row['seeds'], 'seed')}" for row in rows if row["failed"]]
+    lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
+    lines += [line for row in rows for line in _warnings(row)]
+    lines.append(f"{folder}: every run, comparison.json; normec report {folder} draws them")
+    return lines + [line for row in rows for line in (f"{row['algorithm']}, the settings chosen:", f"  {row['command']}")]
+
+
+def _wider(row: dict[str, Any], key: str) -> str:
+    """The range, ten times as wide on the side where the winner lies."""
+    low, high = row["ranges"][key]
+    ends = (f"{low / 10:.3g}", f"{high:.3g}") if row["edges"][key] == "smallest" else (f"{low:.3g}", f"{10 * high:.3g}")
+    return f"a wider range may do better, such as '{row['algorithm']}.{key}=[{', '.join(ends)}]'"
+
+
+def _warnings(row: dict[str, Any]) -> list[str]:
+    """What a careful reader should notice in the row of an algorithm."""
+    name, why = row["algorithm"], f": {row['problem']}" if row["problem"] else ""
+    lines = [f"{name}: {key}={row['settings'][key]:g} is the {edge} of its tries; {_wider(row, key)}" for key, edge in row["edges"].items()]
+    if row["rose"]:
+        lines.append(f"warning: the training loss of {name} rose")
+    if row["tries_failed"]:
+        lines.append(f"warning: {row['tries_failed']} of {row['tries']} tries of {name} failed{why}")
+    if row["failed"]:
+        lines.append(f"warning: {name} failed on {row['failed']} of {count(row['seeds'], 'seed')}{why}")
     return lines
 
 

@@ -84,7 +84,7 @@ class Sweep:
                 this name and other settings or data; for data, a model or a loss that cannot be had.
             KeyboardInterrupt: when Ctrl-C was pressed, once the runs have written their checkpoints.
         """
-        _open(folder)
+        open_folder(folder, "sweep.toml", "a sweep")
         lock = Lock(folder, f"another sweep is going on in {folder}")
         try:
             self._keep_other_tables(folder)
@@ -221,17 +221,17 @@ class _Process:
         self._process.send_signal(signal.SIGINT)
 
 
-def _open(folder: Path) -> None:
-    """Makes a sweep's folder.
+def open_folder(folder: Path, marker: str, what: str) -> None:
+    """Makes the folder of a sweep or the like, which a file called `marker` tells from others.
 
     Raises:
-        BadInput: where it cannot be made, or holds something else.
+        BadInput: where it cannot be made, or holds something else than `what`.
     """
     with making(folder):
-        held = [path for path in folder.iterdir() if path.suffix != ".part"]  # of a sweep that was killed while it wrote its first file
-        foreign = bool(held) and not (folder / "sweep.toml").is_file()
+        held = [path for path in folder.iterdir() if path.suffix != ".part"]  # left by a kill while the first file was written
+        foreign = bool(held) and not (folder / marker).is_file()
     if foreign:
-        raise BadInput("out", f": {folder} holds something else than a sweep. Choose another folder.")
+        raise BadInput("out", f": {folder} holds something else than {what}. Choose another folder.")
 
 
 def _finished(path: Path, config: RunConfig, fingerprint: str) -> bool:

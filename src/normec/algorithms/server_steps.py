@@ -30,6 +30,10 @@ class ServerStep(Settings):
         """The new model and slots; its inputs stay as they are."""
         raise NotImplementedError
 
+    def searched(self, ends: tuple[float, float]) -> tuple[float, float]:
+        """The ends of the range of η that a search covers, where those of the plain step are `ends`."""
+        return ends
+
 
 class Descent(ServerStep):
     """Plain step: x ← x − η direction."""
@@ -56,6 +60,10 @@ class ServerMomentum(ServerStep):
         m = self.momentum * m + direction
         return x - lr * m, (m,)
 
+    def searched(self, ends: tuple[float, float]) -> tuple[float, float]:
+        """(1 − μ) times those of the plain step: against a constant direction the steps grow to η / (1 − μ)."""
+        return ends[0] * (1 - self.momentum), ends[1] * (1 - self.momentum)
+
 
 class ServerAdam(ServerStep):
     """FedAdam: m ← β₁ m + (1 − β₁) direction, v ← β₂ v + (1 − β₂) direction², x ← x − η m / (√v + τ).
@@ -79,6 +87,10 @@ class ServerAdam(ServerStep):
         m = self.beta1 * m + (1 - self.beta1) * direction
         v = self.beta2 * v + (1 - self.beta2) * direction.square()
         return x - lr * m / (v.sqrt() + self.tau), (m, v)
+
+    def searched(self, ends: tuple[float, float]) -> tuple[float, float]:
+        """0.001 to 0.1: a step moves each coordinate by about η, however long the direction is."""
+        return 0.001, 0.1
 
 
 SERVER_STEPS: dict[str, type[ServerStep]] = {kind.optimizer: kind for kind in (Descent, ServerMomentum, ServerAdam)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normec.commands.answers import answer, as_text, split
+from normec.commands.answers import answer, split
 from normec.errors import BadInput, NormecError, count
 
 if TYPE_CHECKING:
@@ -17,34 +17,30 @@ if TYPE_CHECKING:
 
 def compare(
     run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="What all have in common.")] = None,
-    algorithms: Annotated[str, typer.Option(metavar="A,B,…", help="Names of algorithms; see `normec algorithms`.")] = "",
-    tune: Annotated[bool, typer.Option("--tune", help="Search a small grid for each, on another seed. Not accounted.")] = False,
-    tries: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=400, help="Configurations --tune tries for each, a square: 9.")
-    ] = None,
+    algorithms: Annotated[str, typer.Option(metavar="A,B,…", help="Algorithms, also with a server step: dp-fedavg-clip+momentum.")] = "",
+    tune: Annotated[bool, typer.Option("--tune", help="Search settings for each, on another seed. Not accounted.")] = False,
+    tries: Annotated[int | None, typer.Option(metavar="N", min=1, max=400, help="Settings --tune tries for each; by default 9.")] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for comparison.json, with all curves.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="By default runs/compare-…, one for each comparison.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
 ) -> None:
     """Compare algorithms on the same data, model, cohorts and ε.
 
-    NAME.key=value is a setting of one algorithm; the [algorithm] section of RUN.toml is for the one that it names.
+    NAME.key=value is a setting of one algorithm; the [algorithm] section of RUN.toml is for the one that it names. The same command
+    again resumes. NAME+momentum and NAME+adam give an algorithm a server step of its own.
     """
     from normec.compare import Comparison
-    from normec.console import progress, steps
-    from normec.files import new_folder, write_atomically
+    from normec.console import progress
     from normec.run_tables import comparison_notes, comparison_table
 
     if tries is not None and not tune:
         raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
     with progress("checking every algorithm"):
         comparison = Comparison.of(*split(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0)
-    folder = new_folder(out) if out else None
-    with steps("comparing", comparison.runs) as next_run:
-        rows = list(comparison.rows(next_run))
-    if folder:
-        write_atomically(folder / "comparison.json", as_text(rows).encode)
-    answer(rows, as_json, comparison_table(rows), *comparison_notes(rows))
+    folder = out or comparison.folder
+    rows = comparison.run(folder, lambda sweep, into: _run(sweep, into, workers))
+    answer(rows, as_json, comparison_table(rows), *comparison_notes(rows, folder))
 
 
 def sweep(
@@ -81,7 +77,7 @@ def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any
         with runs_going_on(len(chosen.runs), chosen.rounds) as told:
             return chosen.run(folder, workers or os.cpu_count() or 1, told)
     except KeyboardInterrupt:
-        raise NormecError("interrupted; the same command goes on") from None
+        raise NormecError("interrupted; the same command resumes") from None
 
 
 def _fail_if_any(rows: list[dict[str, Any]]) -> None:
