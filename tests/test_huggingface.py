@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -37,10 +38,9 @@ class Image:
 
 @dataclass
 class Stored:
-    """Stands in for a datasets.Dataset: `features`, `format`, `with_format("arrow")[:]`, and rows of images already decoded."""
+    """Stands in for a datasets.Dataset: `features`, `format`, `with_format("arrow")[:]`; images are structs of bytes and path."""
 
     table: pa.Table
-    images: dict[str, list[Any]] = field(default_factory=dict)
     features: dict[str, Any] = field(default_factory=dict)
     format: dict[str, Any] = field(default_factory=lambda: {"type": None})
 
@@ -48,14 +48,20 @@ class Stored:
         return int(self.table.num_rows)
 
     def with_format(self, type: str | None, columns: list[str]) -> Any:
-        return self.table.select(columns) if type == "arrow" else [{k: self.images[k][row] for k in columns} for row in range(len(self))]
+        return self.table.select(columns)
+
+
+def kept(image: Any) -> dict[str, Any]:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}
 
 
 def stored(columns: dict[str, Any], names: dict[str, list[str]] | None = None, images: tuple[str, ...] = ()) -> Stored:
-    table = pa.table({k: pa.array([None if v is None else 1 for v in held]) if k in images else held for k, held in columns.items()})
+    table = pa.table({k: [v if v is None else kept(v) for v in held] if k in images else held for k, held in columns.items()})
     features: dict[str, Any] = {k: Image() if k in images else SimpleNamespace() for k in columns}
     features |= {k: SimpleNamespace(names=given) for k, given in (names or {}).items()}
-    return Stored(table, {k: columns[k] for k in images}, features)
+    return Stored(table, features)
 
 
 def loaded(columns: dict[str, Any], names: dict[str, list[str]] | None = None, images: tuple[str, ...] = ()) -> Any:
@@ -173,9 +179,11 @@ def test_what_cannot_be_used_is_named(make: Make, change: dict[str, Any], choice
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        ([grey(1), grey(2), grey(3, 3, 3)], "image 2 is L of 3×3 pixels, image 0 L of 3×2"),
-        ([grey(1), np.zeros((2, 3, 3))], "image 1 is RGB of 3×2 pixels, image 0 L of 3×2"),
-        ([grey(1), np.zeros((2, 3, 4))], "image 1 is of mode RGBA, neither grey nor RGB of 8 bits. Convert all with cast_column('image'"),
+        ([grey(1), grey(2), grey(3, 3, 3)], "image 2 of 'image' has 3×3 pixels, 1 channel of 8 bits, image 0 of 'image' 2×3 pixels"),
+        (
+            [grey(1), np.zeros((2, 3, 3))],
+            "image 1 of 'image' has 2×3 pixels, 3 channels of 8 bits, image 0 of 'image' 2×3 pixels, 1 channel",
+        ),
         ([grey(1), None, None], "features='image' has 2 missing values (first: row 1, counting from 0)"),
     ],
 )
@@ -291,16 +299,36 @@ def test_images_as_the_dataset_says(tmp_path: Any) -> None:
         pictures(np.full((2, 2, 4), 51 * number))[0].save(path)
     dataset = datasets.Dataset.from_dict({"image": paths, "label": [0, 1, 0]}).cast_column("image", datasets.Image())
     choices = {"features": "image", "label": "label", "client_ids": [0, 1, 2]}
-    with pytest.raises(normec.BadInput, match="image 0 is of mode RGBA"):
-        federation_from_huggingface(dataset, **choices)
-    data = federation_from_huggingface(dataset.cast_column("image", datasets.Image(mode="RGB")), **choices)
-    assert data.x.shape == (3, 3, 2, 2)
-    np.testing.assert_allclose(data.x[:, 0, 0, 0].numpy(), [-1, -0.6, -0.2], atol=1e-6)
-    with pytest.raises(normec.BadInput, match="image 0 is a dict"):
-        federation_from_huggingface(dataset.cast_column("image", datasets.Image(decode=False)), **choices)
+    for read in (dataset, dataset.cast_column("image", datasets.Image(mode="RGB"))):
+        data = federation_from_huggingface(read, **choices)
+        assert data.x.shape == (3, 3, 2, 2)
+        np.testing.assert_allclose(data.x[:, 0, 0, 0].numpy(), [-1, -0.6, -0.2], atol=1e-6)
+        assert data.notes == ("left out: the transparency of 3 images (first: image 0 of 'image')",)
+    assert federation_from_huggingface(dataset, **choices, resize=1, channels=1).x.shape == (3, 1, 1, 1)
+    with pytest.raises(normec.BadInput, match=r"asks for images of mode CMYK. Use cast_column\('image', datasets.Image\(\)\)"):
+        federation_from_huggingface(dataset.cast_column("image", datasets.Image(mode="CMYK")), **choices)
     (tmp_path / "1.png").write_bytes(b"no image")
-    with pytest.raises(normec.BadInput, match=r"features='image': image 1 cannot be decoded .* Remove or replace it"):
+    with pytest.raises(normec.BadInput, match=r"features: image 1 of 'image' cannot be decoded: it is no PNG"):
         federation_from_huggingface(dataset.cast_column("image", datasets.Image(mode="L")), **choices)
+    (tmp_path / "1.png").unlink()
+    os.mkfifo(tmp_path / "1.png")
+    with pytest.raises(normec.BadInput, match="is a FIFO, not a regular file"):
+        federation_from_huggingface(dataset, **choices)
+
+
+@pytest.mark.parametrize("mode", [None, "L", "RGB"])
+def test_images_of_16_bits_keep_them(mode: str | None) -> None:
+    """Whatever mode the dataset asks for: 4,096 grey values stay 4,096."""
+    datasets = pytest.importorskip("datasets", reason="needs the library datasets")
+    from PIL import Image
+
+    deep = Image.fromarray(np.arange(4096, dtype=np.uint16).reshape(64, 64))
+    dataset = datasets.Dataset.from_dict({"image": [deep] * 2, "label": [0, 1]}).cast_column("image", datasets.Image(mode=mode))
+    choices = {"features": "image", "label": "label", "client_ids": [0, 1]}
+    x = federation_from_huggingface(dataset, **choices, pixel_max=4095).x
+    assert x.shape == (2, 3 if mode == "RGB" else 1, 64, 64)
+    np.testing.assert_allclose(x[0, 0].numpy().ravel(), np.arange(4096) / 2047.5 - 1, atol=1e-6)
+    assert "16 bits" in federation_from_huggingface(dataset, **choices).notes[0]
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from PIL import Image
 
 import normec
 from normec.data import Data, images, load
-from normec.data.images import scaled
 from normec.streams import Streams
 
 
@@ -29,6 +28,11 @@ def encoded(pixels: np.ndarray) -> bytes:
 
 def pictures(count: int, shape: tuple[int, ...] = (8, 9, 3), seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def scaled(pixels: np.ndarray) -> np.ndarray:
+    """8 bits in [−1, 1]."""
+    return pixels.astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
 def write_parquet(path: Path, pixels: np.ndarray, labels: Any, column: str = "img") -> None:
@@ -204,12 +208,10 @@ def test_damaged_and_foreign_images(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"img": [{"bytes": None, "path": "x"}, {"bytes": b"x", "path": "x"}], "label": [0, 1]}), tmp_path / "null.parquet"
     )
-    (tmp_path / "deep" / "cat").mkdir(parents=True)
-    Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000).save(tmp_path / "deep" / "cat" / "a.png")
     pq.write_table(pa.table({"image": [{"path": "x"}] * 2, "label": ["a", "b"]}), tmp_path / "paths.parquet")
     for source, words in {
-        "deep": "a.png cannot be decoded .its mode is I;16", "paths.parquet": "numeric feature columns",
-        "empty": "holds no images as CLASS/NAME.png", "broken": "a.png cannot be decoded", "sizes": r"z.png is of shape \(3, 4, 4\)",
+        "paths.parquet": "numeric feature columns",
+        "empty": "holds no images as CLASS/NAME.png", "broken": "a.png cannot be decoded", "sizes": "z.png has 4×4 pixels",
         "null.parquet": "1 missing image of 2",
     }.items():  # fmt: skip
         with pytest.raises(normec.BadInput, match=words):

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normec.data.federation import Federation
-from normec.data.images import scaled
+from normec.data.limits import allowed
+from normec.data.pixels import ImageSettings, Look, Pixels, decode
 from normec.data.readers import values
 from normec.errors import BadInput, count, nearest
 
-MODES = ("L", "RGB")
-"""Pillow's modes of images that are taken as they are: grey and colour, of 8 bits."""
+CHANNELS = {"L": 1, "RGB": 3, None: None}
+"""Of the modes that a column may ask for."""
 
 
 class Samples(NamedTuple):
-    """x (n, …), y (n, …), and the class names where the label column declares them."""
+    """x (n, …), y (n, …), the class names where the label column declares them, and what was left out."""
 
     x: np.ndarray
     y: np.ndarray
     classes: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+class Wanted(NamedTuple):
+    """The columns that are read, and how images become arrays."""
+
+    features: str | Sequence[str]
+    label: str
+    look: Look
+
+    @classmethod
+    def of(cls, features: str | Sequence[str], label: str, images: dict[str, Any]) -> Wanted:
+        return cls(features, label, Look.of(ImageSettings(**images), allowed("auto"), section="", upright=True))
 
 
 def federation_from_huggingface(
@@ -32,32 +48,38 @@ def federation_from_huggingface(
     client_column: str | None = None,
     client_ids: Sequence[Hashable] | np.ndarray | None = None,
     test: Any = None,
+    **images: Any,
 ) -> Federation:
     """From a `datasets.Dataset`; its format, such as "torch", is set aside.
 
-    features: a column of images, all of one size and mode, which become float32 (n, channels, height, width) in [−1, 1];
+    features: a column of images, all of one size, which become float32 (n, channels, height, width) in [−1, 1];
     or of numbers, (n, 1); or of sequences or arrays of numbers, (n, …); or the names of several columns of numbers or flat
     sequences, side by side. label: a ClassLabel, whose names are the classes, or targets as in `Federation.from_arrays`.
     client_column names the column of client ids (whole numbers or strings); or client_ids gives the id of each sample's
     client. test: a Dataset of the same columns; where it has the client column and all its clients train, there are results
-    by client too.
+    by client too. images: resize, channels and pixel_max, as in the section [data].
 
     Raises:
         BadInput: for a missing column, missing values, images that differ, or anything that `from_arrays` refuses.
     """
     _check("dataset", dataset)
-    x, y, classes = _samples(dataset, features, label)
+    wanted = Wanted.of(features, label, images)
+    x, y, classes, notes = _samples(dataset, wanted)
     owners = _owners(dataset, label, client_column, client_ids)
-    held_out = _test_set(test, features, label, classes)
+    held_out = _test_set(test, wanted, classes)
     tested = _ids(test, client_column) if client_column and held_out and client_column in test.features else np.empty(0)
     known = len(tested) and set(tested.tolist()) <= set(owners)
-    return Federation.from_arrays(x, y, owners, test=held_out, test_client_ids=tested if known else None, classes=classes)
+    pair, more = held_out or (None, ())
+    federation = Federation.from_arrays(x, y, owners, test=pair, test_client_ids=tested if known else None, classes=classes)
+    return replace(federation, notes=tuple(dict.fromkeys([*federation.notes, *notes, *more])))
 
 
-def federation_from_partitioner(partitioner: Any, *, features: str | Sequence[str], label: str, test: Any = None) -> Federation:
+def federation_from_partitioner(
+    partitioner: Any, *, features: str | Sequence[str], label: str, test: Any = None, **images: Any
+) -> Federation:
     """From a partitioner of flwr-datasets that has its dataset: client i holds partition i, and may hold nothing.
 
-    features, label, test: as in `federation_from_huggingface`.
+    features, label, test, images: as in `federation_from_huggingface`.
 
     Raises:
         BadInput: where the partitioner fails, and for samples that cannot be used, naming the partition.
@@ -69,19 +91,23 @@ def federation_from_partitioner(partitioner: Any, *, features: str | Sequence[st
     except Exception as error:  # whatever a partitioner raises, such as for a dataset that is not set
         reason = " ".join(str(error).split()).rstrip(".")
         raise BadInput("partitioner", f" failed ({type(error).__name__}: {reason}). Set its dataset, and check its settings.") from error
+    wanted = Wanted.of(features, label, images)
     clients: list[tuple[Any, Any]] = []
-    classes = None
+    classes, notes = None, list[str]()
     for index, partition in enumerate(partitions):
         if not len(partition):
             clients.append(((), ()))
             continue
         try:
             _check("dataset", partition)
-            x, y, classes = _samples(partition, features, label)
+            x, y, classes, told = _samples(partition, wanted)
         except BadInput as error:
             raise error.under(f"load_partition({index})") from None
         clients.append((x, y))
-    return Federation.from_clients(clients, test=_test_set(test, features, label, classes), classes=classes)
+        notes += told
+    pair, more = _test_set(test, wanted, classes) or (None, ())
+    federation = Federation.from_clients(clients, test=pair, classes=classes)
+    return replace(federation, notes=tuple(dict.fromkeys([*federation.notes, *notes, *more])))
 
 
 def _check(setting: str, dataset: Any) -> None:
@@ -91,35 +117,39 @@ def _check(setting: str, dataset: Any) -> None:
     if not len(dataset):
         raise BadInput(setting, " has no rows. Give one with samples.")
     if dataset.format["type"] == "custom":
-        raise BadInput(setting, " has a transform, which would be left out. Apply it with map instead of with_transform.")
+        remedy = "Apply it with map if it draws nothing at random, or leave it out with reset_format()."
+        raise BadInput(setting, f" has a transform, which would be left out. {remedy}")
 
 
-def _samples(dataset: Any, features: str | Sequence[str], label: str) -> Samples:
+def _samples(dataset: Any, wanted: Wanted) -> Samples:
+    features, label = wanted.features, wanted.label
     names = [features] if isinstance(features, str) else list(features)
     if not names or label in names:
         raise BadInput("features", f"={features!r} must name columns other than the label {label!r}. Correct one of the two.")
-    columns = [_feature(dataset, name) for name in names]
+    read = [_feature(dataset, name, wanted.look) for name in names]
+    columns = [x for x, _ in read]
     for name, column in zip(names, columns, strict=True):
         if len(columns) > 1 and column.ndim > 2:
             problem = f"={name!r} holds samples of shape {column.shape[1:]}, which cannot stand beside another column. Name it alone."
             raise BadInput("features", problem)
     declared = getattr(dataset.features.get(label), "names", None)
     x = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-    return Samples(x, _targets(dataset, label), tuple(declared) if declared else None)
+    notes = tuple(note for _, told in read for note in told)
+    return Samples(x, _targets(dataset, label), tuple(declared) if declared else None, notes)
 
 
-def _test_set(test: Any, features: str | Sequence[str], label: str, classes: tuple[str, ...] | None) -> tuple[Any, Any] | None:
+def _test_set(test: Any, wanted: Wanted, classes: tuple[str, ...] | None) -> tuple[tuple[Any, Any], tuple[str, ...]] | None:
     if test is None:
         return None
     _check("test", test)
     try:
-        x, y, names = _samples(test, features, label)
+        x, y, names, notes = _samples(test, wanted)
     except BadInput as error:
         raise error.under("test") from None
     if names and classes and names != classes:
-        problem = f"={label!r} has the classes {', '.join(names)}, in training {', '.join(classes)}. Cast both to one ClassLabel."
+        problem = f"={wanted.label!r} has the classes {', '.join(names)}, in training {', '.join(classes)}. Cast both to one ClassLabel."
         raise BadInput("test.label", problem)
-    return x, y
+    return (x, y), notes
 
 
 def _owners(dataset: Any, label: str, client_column: str | None, client_ids: Sequence[Hashable] | np.ndarray | None) -> Any:
@@ -156,14 +186,15 @@ def _targets(dataset: Any, label: str) -> np.ndarray:
     return values(table, label, "label")
 
 
-def _feature(dataset: Any, name: str) -> np.ndarray:
-    """A feature column: (n, channels, height, width) for images, (n, …) for numbers, with at least one axis more than n."""
+def _feature(dataset: Any, name: str, look: Look) -> tuple[np.ndarray, tuple[str, ...]]:
+    """A feature column: (n, channels, height, width) for images, (n, …) for numbers, with at least one axis more than n; and notes."""
     table = _table(dataset, "features", name)
     if type(dataset.features[name]).__name__ == "Image":
         _complete("features", name, table[name], len(dataset))
-        return _images(dataset, name)
+        pixels = _images(dataset, name, table[name], look)
+        return pixels.scaled(), pixels.notes
     x = _numbers(table, "features", name)
-    return x if x.ndim > 1 else x[:, None]
+    return (x if x.ndim > 1 else x[:, None]), ()
 
 
 def _numbers(table: Any, setting: str, name: str) -> np.ndarray:
@@ -199,25 +230,17 @@ def _complete(setting: str, name: str, array: Any, rows: int) -> None:
         raise BadInput(setting, f"={name!r} has {missing} (first: row {first}, counting from 0). Fill or remove them.")
 
 
-def _images(dataset: Any, name: str) -> np.ndarray:
-    """(n, channels, height, width) in [−1, 1], each image decoded as the dataset says."""
-    rows = dataset.with_format(None, columns=[name])
-    pixels, first = np.empty(0, dtype=np.uint8), ""
-    for row in range(len(dataset)):
-        try:
-            image = rows[row][name]
-            held = np.asarray(image)
-        except Exception as error:  # whatever a damaged image raises
-            raise BadInput("features", f"={name!r}: image {row} cannot be decoded ({error}). Remove or replace it.") from None
-        if getattr(image, "mode", None) not in MODES:
-            found = f"of mode {image.mode}" if hasattr(image, "mode") else f"a {type(image).__name__}"
-            remedy = f'Convert all with cast_column({name!r}, datasets.Image(mode="RGB")), or "L" for grey ones.'
-            raise BadInput("features", f"={name!r}: image {row} is {found}, neither grey nor RGB of 8 bits. {remedy}")
-        kind = f"{image.mode} of {image.width}×{image.height}"
-        if row == 0:
-            pixels, first = np.empty((len(dataset), *held.shape), dtype=np.uint8), kind
-        if kind != first:
-            problem = f"={name!r}: image {row} is {kind} pixels, image 0 {first}. Give images of one size and mode."
-            raise BadInput("features", problem)
-        pixels[row] = held
-    return scaled(pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2))
+def _images(dataset: Any, name: str, column: Any, look: Look) -> Pixels:
+    """(n, channels, height, width), each image decoded from what is stored of it, at its full depth."""
+    mode = getattr(dataset.features[name], "mode", None)
+    if mode not in CHANNELS:
+        remedy = f'Use cast_column({name!r}, datasets.Image()), or mode="RGB", or "L" for grey ones.'
+        raise BadInput("features", f"={name!r} asks for images of mode {mode}. {remedy}")
+    look = look._replace(channels=look.channels or CHANNELS[mode])
+    flat = column.combine_chunks()
+
+    def source(row: int) -> Path | bytes:
+        entry = flat[row].as_py()
+        return entry["bytes"] if entry["bytes"] is not None else Path(entry["path"])
+
+    return decode(range(len(flat)), source, lambda row: f"image {row} of {name!r}", look, "features")

@@ -1,4 +1,4 @@
-"""Images as tables of pixels in [−1, 1]: CIFAR-10 from parquet files or its original batches, and folders of images by class."""
+"""Images as tables of pixels in [−1, 1]: CIFAR-10 from parquet files or its original batches, and columns of encoded images."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from normec.data.limits import check_size, outgrown, regular_file
+from normec.data.pixels import Look, Pixels, decode
 from normec.data.readers import Columns, Table, client_ids, values
 from normec.errors import BadInput, count
 from normec.files import write_atomically
 
 IMAGE_COLUMNS = ("img", "image")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -30,17 +30,10 @@ BATCHES = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 """The original python batches of CIFAR-10, with their MD5 sums as published."""
-
-T = TypeVar("T")
-DECODED_AT_ONCE = 256
-"""Images that a core decodes before it takes the next ones."""
-MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
-"""Those of Pillow that 8 bits a channel hold."""
-Pixels = np.ndarray
-"""uint8 of shape (n, channels, height, width)."""
+ROWS_AT_ONCE = 1024
 
 
-def read_cifar10(path: Path) -> Table:
+def read_cifar10(path: Path, look: Look) -> Table:
     """CIFAR-10 with its own test set, from a folder that holds parquet files (train*, test*) or the original python batches.
 
     Raises:
@@ -48,59 +41,59 @@ def read_cifar10(path: Path) -> Table:
     """
     found = {part: sorted(path.rglob(f"{part}*.parquet")) for part in ("train", "test")}
     if all(found.values()):
-        (x, y), test = (_decoded(files, "label")[:2] for files in found.values())
+        (x, y, _), (test_x, test_y, _) = (_decoded(files, "label", look) for files in found.values())
+        notes = _others(path, [*found["train"], *found["test"]])
     else:
-        folder = path / "cifar-10-batches-py" if (path / "cifar-10-batches-py").is_dir() else path
-        missing = [name for name in BATCHES if not (folder / name).is_file()]
-        if missing:
-            problem = f"={str(path)!r} holds neither parquet files train*, test* nor the python batches ({missing[0]} is missing)."
-            raise BadInput("data.path", f"{problem} Give the folder of CIFAR-10.")
-        batches = [_read_batch(folder / name, checksum) for name, checksum in BATCHES.items()]
-        x, y = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
-        test = batches[-1]
-    for labels in (y, test[1]):
+        (x, y), (test_x, test_y), notes = *_read_batches(path, look), []
+    for labels in (y, test_y):
         if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= len(CIFAR10):
             raise BadInput("data.path", f"={str(path)!r} holds labels outside 0 … 9. Give the folder of CIFAR-10.")
-    return Table(scaled(x), y, None, test=(scaled(test[0]), test[1]), classes=CIFAR10)
+    notes = list(dict.fromkeys([*notes, *x.notes, *test_x.notes]))
+    return Table(x.scaled(), y, None, tuple(notes), test=(test_x.scaled(), test_y), classes=CIFAR10)
 
 
-def read_image_column(path: Path, columns: Columns) -> Table | None:
-    """A parquet file with a column of encoded images; None where it has none. Other columns than the named ones are not read."""
+def _others(path: Path, read: list[Path]) -> list[str]:
+    """A line on further parquet files."""
+    left = sorted(set(path.rglob("*.parquet")) - set(read))
+    return [f"left out, neither train* nor test*: {count(len(left), 'parquet file')} (first: {left[0].relative_to(path)})"] if left else []
+
+
+def _read_batches(path: Path, look: Look) -> tuple[tuple[Pixels, np.ndarray], tuple[Pixels, np.ndarray]]:
+    """The training and the test images of the original batches, with their labels."""
+    folder = path / "cifar-10-batches-py" if (path / "cifar-10-batches-py").is_dir() else path
+    missing = [name for name in BATCHES if not (folder / name).is_file()]
+    if missing:
+        problem = f"={str(path)!r} holds neither parquet files train*, test* nor the python batches ({missing[0]} is missing)."
+        raise BadInput("data.path", f"{problem} Give the folder of CIFAR-10.")
+    *train, test = (_read_batch(folder / name, checksum) for name, checksum in BATCHES.items())
+    x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
+
+    def looked(x: np.ndarray) -> Pixels:
+        images = x.transpose(0, 2, 3, 1)
+        return decode(range(len(x)), lambda row: images[row], lambda row: f"image {row} of {folder}", look, "data.path")
+
+    return (looked(x), y), (looked(test[0]), test[1])
+
+
+def read_image_column(path: Path, columns: Columns, look: Look) -> Table | None:
+    """A parquet file with a column of encoded images; None where it has none. Other columns than the named ones are not read.
+
+    Raises:
+        BadInput: for several such columns that are neither called img nor image, and for images that cannot be used.
+    """
     import pyarrow.parquet
 
     try:
         schema = pyarrow.parquet.read_schema(path)
-    except (OSError, pyarrow.ArrowException):
+    except (OSError, ValueError, pyarrow.ArrowException):
         return None  # who reads it as a table says what is wrong
-    if not any(_holds_images(schema, name) for name in IMAGE_COLUMNS):
+    if _image_column(schema) is None:
         return None
-    x, y, table = _decoded([path], columns.label)
-    return Table(scaled(x), y, client_ids(table, columns))
-
-
-def read_folder(path: Path) -> Table:
-    """A folder with a folder of images for each class, or a folder train, and perhaps test, of such folders.
-
-    Raises:
-        BadInput: where there is no such image, or where they differ in size.
-    """
-    parts = [part for part in (path / "train", path / "test") if any(part.glob("*/"))] or [path]
-    listed = [[(file, file.parent.name) for file in sorted(part.glob("*/*")) if file.suffix.lower() in SUFFIXES] for part in parts]
-    if not all(listed):
-        raise BadInput("data.source", f"={str(path)!r} holds no images as CLASS/NAME.png (or {', '.join(SUFFIXES[1:])}).")
-    read = [(decode([file for file, _ in part], Path.read_bytes, str), part) for part in listed]
-    if len({pixels.shape[1:] for pixels, _ in read}) > 1:
-        raise BadInput("data.source", f"={str(path)!r} holds other images in test than in train. Give images of one size.")
-    tables = [(scaled(pixels), np.array([label for _, label in part])) for pixels, part in read]
-    return Table(*tables[0], None, test=tables[1] if len(tables) > 1 else None)
-
-
-def scaled(pixels: Pixels) -> np.ndarray:
-    """Pixels as float32 in [−1, 1], by constants and not by the data."""
-    values = pixels.astype(np.float32)
-    values /= 127.5
-    values -= 1
-    return values
+    pixels, y, table = _decoded([path], columns.label, look)
+    read = {_image_column(schema), columns.label, *columns.dropped, *([columns.client] if columns.client in table.column_names else [])}
+    others = [name for name in table.column_names if name not in read]
+    notes = [f"left out, beside the images: {count(len(others), 'column')} ({', '.join(map(repr, others))})"] if others else []
+    return Table(pixels.scaled(), y, client_ids(table, columns), (*notes, *pixels.notes))
 
 
 def pooled(table: Table, side: int) -> Table:
@@ -121,93 +114,97 @@ def pooled(table: Table, side: int) -> Table:
     return table._replace(x=averaged(table.x), test=None if table.test is None else (averaged(table.test[0]), table.test[1]))
 
 
-def decode(images: Sequence[T], content: Callable[[T], bytes], name: Callable[[T], str]) -> Pixels:
-    """Images, decoded on all cores: grey ones as one channel, all others as three. content: of an image's file.
+def _decoded(files: Sequence[Path], label_column: str, look: Look) -> tuple[Pixels, np.ndarray, Any]:
+    """Images and labels of parquet files on top of each other, and the table; decoded images are kept for the next run."""
+    import pyarrow as pa
 
-    Raises:
-        BadInput: naming the first that cannot be decoded, or differs in shape from the first of all.
-    """
-    from PIL import Image
+    table = _stacked(files, look)
+    column = _image_column(table.schema)
+    if column is None:
+        raise BadInput("data.path", f": {files[0]} has no column img or image of encoded images. Give one.")
+    encoded = table[column] if not pa.types.is_struct(table[column].type) else pa.compute.struct_field(table[column], "bytes")
+    if encoded.null_count or not table.num_rows:
+        missing = count(encoded.null_count, "missing image")
+        raise BadInput("data.path", f": {files[0]} has {missing} of {table.num_rows}. Remove those rows.")
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        with file.open("rb") as opened:
+            for part in iter(lambda: opened.read(2**20), b""):
+                digest.update(part)
+    digest.update(b"" if look == Look(look.size_limit) else repr(look._replace(size_limit=0)).encode())
+    flat = encoded.combine_chunks()
 
-    def one(image: T) -> np.ndarray:
-        try:
-            with Image.open(io.BytesIO(content(image))) as opened:
-                if opened.mode not in MODES:
-                    raise ValueError(f"its mode is {opened.mode}, not 8 bits a channel")
-                pixels = np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
-        except Exception as error:  # whatever a damaged image raises
-            raise BadInput("data.source", f": {name(image)} cannot be decoded ({error}). Remove or replace it.") from None
-        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    def decoded() -> Pixels:
+        where = f"of {files[0].parent}"
+        return decode(range(len(flat)), lambda row: flat[row].as_py(), lambda row: f"image {row} {where}", look, "data.source")
 
-    first = one(images[0])
-    pixels = np.empty((len(images), *first.shape), dtype=np.uint8)
-
-    def fill(start: int) -> None:
-        for position in range(start, min(start + DECODED_AT_ONCE, len(images))):
-            found = one(images[position])
-            if found.shape != first.shape:
-                problem = f": {name(images[position])} is of shape {found.shape}, {name(images[0])} of {first.shape}"
-                raise BadInput("data.source", f"{problem} (channels, height, width). Give images of one size and kind.")
-            pixels[position] = found
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(fill, range(0, len(images), DECODED_AT_ONCE)):
-            pass
-    return pixels
+    return _kept(digest.hexdigest(), decoded), values(table, label_column, "data.label_column"), table
 
 
-def _decoded(files: Sequence[Path], label_column: str) -> tuple[Pixels, np.ndarray, Any]:
-    """Images and labels of parquet files on top of each other, and the whole table; decoded images are kept for the next run."""
+def _stacked(files: Sequence[Path], look: Look) -> Any:
+    """The rows of parquet files, one table; what grows beyond the limit is not read on."""
     import pyarrow as pa
     import pyarrow.parquet
 
+    file, tables, held = files[0], [], 0
     try:
-        content = [file.read_bytes() for file in files]
-        table = pa.concat_tables([pyarrow.parquet.read_table(pa.BufferReader(part)) for part in content])
-    except (OSError, pa.ArrowException) as error:
+        for file in files:
+            opened = pyarrow.parquet.ParquetFile(regular_file(file, "data.path", "a parquet file"))
+            groups = (opened.metadata.row_group(index).total_byte_size for index in range(opened.num_row_groups))
+            check_size(file, held + sum(groups), look.size_limit)
+            batches = []
+            for batch in opened.iter_batches(ROWS_AT_ONCE):
+                batches.append(batch)
+                held += batch.nbytes
+                if held > look.size_limit:
+                    raise outgrown(file, look.size_limit)
+            tables.append(pa.Table.from_batches(batches, opened.schema_arrow))
+        return pa.concat_tables(tables)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise BadInput("data.path", f": {files[0]} cannot be read: {reason}. Give an intact parquet file.") from None
-    column = next((name for name in IMAGE_COLUMNS if _holds_images(table.schema, name)), None)
-    if column is None:
-        raise BadInput("data.path", f": {files[0]} has no column img or image of encoded images. Give one.")
-    encoded = pa.compute.struct_field(table[column], "bytes")
-    if encoded.null_count or not table.num_rows:
-        raise BadInput(
-            "data.path", f": {files[0]} has {count(encoded.null_count, 'missing image')} of {table.num_rows}. Remove those rows."
-        )
-    digest = hashlib.blake2b(digest_size=16)
-    for part in content:
-        digest.update(part)
-    flat = encoded.combine_chunks()
-    pixels = _kept(
-        digest.hexdigest(), lambda: decode(range(len(flat)), lambda row: flat[row].as_py(), lambda row: f"image {row} of {files[0].parent}")
-    )
-    return pixels, values(table, label_column, "data.label_column"), table
+        raise BadInput("data.path", f": {file} cannot be read: {reason}. Give an intact parquet file.") from None
+
+
+def _image_column(schema: Any) -> str | None:
+    """The column of encoded images: img or image, or the only one that holds such."""
+    named = [name for name in IMAGE_COLUMNS if _holds_images(schema, name)]
+    structs = [name for name in schema.names if _holds_images(schema, name)]
+    return named[0] if named else structs[0] if len(structs) == 1 else None
 
 
 def _holds_images(schema: Any, name: str) -> bool:
-    """Whether a column is a struct with the bytes of images."""
+    """Whether a column is a struct with the bytes of images, or called as images are and of bytes."""
     import pyarrow as pa
 
-    kind = schema.field(name).type if schema.names.count(name) == 1 else None
-    fields = {field.name: field.type for field in kind} if kind is not None and pa.types.is_struct(kind) else {}
-    return "bytes" in fields and bool(pa.types.is_binary(fields["bytes"]) or pa.types.is_large_binary(fields["bytes"]))
+    def is_bytes(kind: Any) -> bool:
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+    kind = schema.field(name).type if schema.names.count(name) == 1 else pa.null()
+    fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+    return is_bytes(fields.get("bytes", pa.null())) or (name in IMAGE_COLUMNS and is_bytes(kind))
 
 
 def _kept(key: str, make: Callable[[], Pixels]) -> Pixels:
-    """The pixels kept under `key` in runs/cache (or $NORMEC_CACHE), made and kept where they are not there yet."""
+    """The pixels kept under `key` in runs/cache (or $NORMEC_CACHE), made and kept where they are not there yet.
+
+    Pixels of more than 8 bits, and those with something to tell of, are made each time.
+    """
     path = Path(os.environ.get("NORMEC_CACHE", "runs/cache")) / f"{key}.npy"
     try:
         held = np.load(path, allow_pickle=False)
         if held.dtype == np.uint8 and held.ndim == 4:
-            return np.asarray(held)
+            return Pixels(np.asarray(held), 255.0)
     except (OSError, ValueError, EOFError):
         pass
     pixels = make()
+    if pixels.notes or pixels.values.dtype != np.uint8:
+        return pixels
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.BytesIO()
-        np.save(file, pixels, allow_pickle=False)
+        np.save(file, pixels.values, allow_pickle=False)
         own = path.with_suffix(f".{os.getpid()}")  # other processes may keep the same pixels now
         write_atomically(own, file.getvalue)
         own.replace(path)
@@ -231,7 +228,7 @@ class _Arrays(pickle.Unpickler):
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def _read_batch(path: Path, checksum: str) -> tuple[Pixels, np.ndarray]:
+def _read_batch(path: Path, checksum: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -15,7 +15,7 @@ NATURAL = "a simulated client, or who a column names"
 SOURCES = (
     ("digits", "scikit-learn's handwritten digits", "1,797 of 64 features, 10 classes", SIMULATED),
     ("cifar10", "CIFAR-10 in the folder data.path, with its own test set", "50,000 + 10,000 of 3×32×32, 10 classes", SIMULATED),
-    ("FOLDER", "images of one size, in a folder for each class", "as found", SIMULATED),
+    ("FOLDER", "images in a folder for each class, or for each client and class", "as found", NATURAL),
     ("PATH.parquet", "a table, or a column of encoded images", "as found", NATURAL),
     ("PATH.csv", "a table", "as found", NATURAL),
     ("PATH.npz", "arrays x, y and, for natural clients, client", "as found", NATURAL),

@@ -16,7 +16,8 @@ FEWEST_IDENTIFIED = 20
 class Table(NamedTuple):
     """Samples as read: x (n, …), y (n,), the id of each sample's client if the source has them, what to tell of it.
 
-    test: (x, y) where the source brings its own test set. classes: their names, where the labels are positions among them.
+    test: (x, y) where the source brings its own test set; test_client: the id of each of its samples' client.
+    classes: their names, where the labels are positions among them.
     text: x holds the codes of characters, which stay whole numbers and in the order of the text.
     """
 
@@ -27,6 +28,7 @@ class Table(NamedTuple):
     test: tuple[np.ndarray, np.ndarray] | None = None
     classes: tuple[str, ...] | None = None
     text: bool = False
+    test_client: np.ndarray | None = None
 
 
 class Columns(NamedTuple):

@@ -11,12 +11,15 @@ import numpy as np
 from normec.data import partition
 from normec.data.checks import as_features, class_names, encode_labels
 from normec.data.federation import Federation
-from normec.data.images import pooled, read_cifar10, read_folder, read_image_column
+from normec.data.folders import read_folder
+from normec.data.images import pooled, read_cifar10, read_image_column
+from normec.data.limits import allowed
+from normec.data.pixels import ImageSettings, Look
 from normec.data.readers import Columns, Table, read_digits, read_file
 from normec.data.text import read_speakers
 from normec.errors import BadInput, count
 from normec.imports import load_object, looks_like_import_path
-from normec.settings import Count, Fraction, Positive, Settings, Text, Texts, Whole
+from normec.settings import Count, Fraction, Positive, Text, Texts, Whole
 from normec.streams import Streams
 
 DEFAULT_CLIENTS = 100
@@ -26,11 +29,16 @@ NEEDS = {"concentration": "dirichlet", "classes_per_client": "shards", "size_exp
 """Settings that act with one partition only."""
 
 
-class Data(Settings):
+IMAGES = ("pool", "resize", "channels", "pixel_max")
+"""Settings that act with images only."""
+
+
+class Data(ImageSettings):
     """Where the samples come from, and how they are dealt to clients: the `[data]` section.
 
     min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
     characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
+    resize, channels, pixel_max: of images, as in `ImageSettings`.
     drop_columns: of a table, those that are no features. size_limit: bytes of memory that the source may take once it is read;
     "auto" for half of what the machine has free.
     """
@@ -51,7 +59,7 @@ class Data(Settings):
     test_fraction: Fraction = 0.2
     size_limit: Literal["auto"] | Count = "auto"
 
-    def __init__(self, /, **values: object) -> None:
+    def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)
         for key, kind in NEEDS.items():
             if getattr(self, key) is not None and self.partition != kind:
@@ -91,6 +99,7 @@ def load(data: Data, streams: Streams) -> Federation:
         BadInput: for data that cannot be used, before any training.
     """
     if looks_like_import_path(data.source):
+        _refuse_image_settings(data, "a function makes its own federation")
         make = load_object("data.source", data.source)
         try:
             federation = make()
@@ -99,7 +108,10 @@ def load(data: Data, streams: Streams) -> Federation:
         if not isinstance(federation, Federation):
             raise BadInput("data.source", f"={data.source!r} returned {type(federation).__name__}. Return a normec.Federation.")
         return _large_enough(federation, data.min_size)
-    table = _read(data) if data.pool is None else pooled(_read(data), data.pool)
+    table = _read(data)
+    if table.x.ndim != 4:
+        _refuse_image_settings(data, "the source holds no images")
+    table = table if data.pool is None else pooled(table, data.pool)
     names = table.classes or class_names("data.label_column", table.y, *(table.test[1:] if table.test else ()))
     if names is None or len(names) < 2:
         held = f"{table.y.dtype} values" if names is None else f"one class only ({table.y[0]})"
@@ -110,7 +122,11 @@ def load(data: Data, streams: Streams) -> Federation:
     train, test = _split(table, data.test_fraction, streams)
     owners, everyone = _owners(data, labels[train], table.client, train, streams)
     held_out = table.test or ((x[test], labels[test]) if len(test) else None)
-    tested = table.client[test] if data.partition == "column" and table.client is not None and len(test) else None
+    tested = table.client[test] if data.partition == "column" and table.client is not None and len(test) else table.test_client
+    if table.test_client is not None and not set(table.test_client.tolist()) <= set(everyone):
+        unknown = sorted(set(table.test_client.tolist()) - set(everyone))
+        table = table._replace(notes=(*table.notes, _unowned(unknown)))
+        tested = None
     absent = sorted(set(everyone) - set(owners.tolist()))
     federation = Federation.from_arrays(
         x[train], labels[train], owners, test=held_out, test_client_ids=tested, classes=names, empty_clients=absent
@@ -119,6 +135,17 @@ def load(data: Data, streams: Streams) -> Federation:
     if table.test is not None:
         notes.append(f"{len(table.test[1]):,} test samples of the source's own, so that test_fraction does not act")
     return _large_enough(replace(federation, notes=tuple(notes)), data.min_size)
+
+
+def _unowned(unknown: list[Any]) -> str:
+    return f"no results by client: {count(len(unknown), 'client')} of the test set have no training samples (first: {unknown[0]!r})"
+
+
+def _refuse_image_settings(data: Data, why: str) -> None:
+    for key in IMAGES:
+        if (value := getattr(data, key)) is not None:
+            shown = list(value) if isinstance(value, tuple) else f"{value:g}"
+            raise BadInput(f"data.{key}", f"={shown} acts only with images; {why}. Leave it out.")
 
 
 def _large_enough(federation: Federation, min_size: int) -> Federation:
@@ -142,6 +169,7 @@ def _who_holds_what(data: Data) -> tuple[str, ...]:
 
 
 def _read(data: Data) -> Table:
+    look = Look.of(data, allowed(data.size_limit))
     if data.source == "digits":
         return read_digits()
     if data.source == "cifar10":
@@ -149,14 +177,14 @@ def _read(data: Data) -> Table:
             raise BadInput(
                 "data.path", f"={data.path!r} is no folder. Name the one that holds CIFAR-10, as parquet files or python batches."
             )
-        return read_cifar10(Path(data.path))
+        return read_cifar10(Path(data.path), look)
     path, natural = Path(data.source), data.partition == "column"
     if path.suffix == ".txt":
         return read_speakers(path, data.window or DEFAULT_WINDOW)
     if path.is_dir():
-        return read_folder(path)
+        return read_folder(path, look, natural)
     columns = Columns(data.label_column, data.client_column, natural, data.drop_columns)
-    images = read_image_column(path, columns) if path.suffix == ".parquet" and path.is_file() else None
+    images = read_image_column(path, columns, look) if path.suffix == ".parquet" and path.is_file() else None
     return images or read_file(path, columns)
 
 
