@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -12,9 +13,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import normec
-from normec.evaluation import spread
+from normec.evaluation import by_client, spread
+from normec.losses import client_losses, spans
+from normec.models import FlatModel
 
 
 class Reader(nn.Module):
@@ -167,3 +171,91 @@ def test_a_mapped_array_is_thinned_in_place(tmp_path: Path) -> None:
     kept = data.thinned(8)
     assert kept.x is data.x and kept.sizes.tolist() == [2] * 4
     np.testing.assert_array_equal(kept.client(1)[0].numpy(), np.asarray(mapped)[[1, 9]])
+
+
+def sized(sizes: list[int], seed: int = 0) -> normec.Federation:
+    """Clients with so many samples of four features and five classes."""
+    rng, total = np.random.default_rng(seed), sum(sizes)
+    return normec.Federation.from_arrays(
+        rng.normal(size=(total, 4)).astype(np.float32), rng.integers(0, 5, total), np.repeat(np.arange(len(sizes)), sizes),
+        classes=list("abcde"), empty_clients=range(len(sizes)),
+    )  # fmt: skip
+
+
+def flat(loss: Any = functional.cross_entropy, dtype: torch.dtype = torch.float32) -> FlatModel:
+    torch.manual_seed(1)
+    return FlatModel(nn.Linear(4, 5), loss, torch.device("cpu"), dtype)
+
+
+@pytest.mark.parametrize("loss", [functional.cross_entropy, lambda outputs, targets: functional.cross_entropy(outputs, targets)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_losses_taken_at_once_are_those_of_each_client_bit_by_bit(loss: Any, dtype: torch.dtype) -> None:
+    sizes = [0, *range(1, 40), 0, 2000, 3, *[2] * 600, 0, *[15, 16, 17] * 30]
+    data, model = sized(sizes).to(torch.device("cpu"), dtype), flat(loss, dtype)
+    outputs = torch.cat([model.outputs(model.vector.clone(), data.clients(*span)[0]) for span in spans(data.sizes)])
+    parts = zip(torch.split(outputs, sizes), torch.split(data.y, sizes), strict=True)
+    expected = torch.stack([functional.cross_entropy(part, own) for part, own in parts if len(own)]).double()
+    assert torch.equal(client_losses(model, model.vector.clone(), data), expected)
+
+
+def test_clients_are_scored_together_in_a_number_of_steps_that_follows_their_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 clients of one training and one test sample are 20 forward passes of at most 1,024 samples, each time."""
+    calls: list[int] = []
+    outputs = FlatModel.outputs
+    monkeypatch.setattr(FlatModel, "outputs", lambda self, x, features: calls.append(len(features)) or outputs(self, x, features))
+    data, model = sized([1] * 20_000), flat()
+    data = dataclasses.replace(data, test=(data.x, data.y), test_owners=np.arange(20_000)[::-1].copy())
+    client_losses(model, model.vector.clone(), data)
+    assert len(calls) == 20 and max(calls) == 1024 and sum(calls) == 20_000
+    rows = by_client(model, model.vector.clone(), data)
+    assert len(calls) == 40 and len(rows) == 20_000 and data.sizes is data.sizes
+    with torch.no_grad():
+        right = (model.module(data.x).argmax(1) == data.y).float()
+        loss = functional.cross_entropy(model.module(data.x), data.y, reduction="none")
+    for client in (0, 7, 19_999):
+        row = {"client": client, "train_samples": 1, "test_samples": 1, "test_loss": pytest.approx(float(loss[19_999 - client]))}
+        assert rows[client] == row | {"test_accuracy": float(right[19_999 - client])} == list(rows)[client]
+    found = spread(rows)
+    assert found is not None and found["mean"] == pytest.approx(float(right.mean()))
+
+
+def test_fewer_samples_than_clients_are_those_of_as_many_clients_evenly_apart() -> None:
+    data = sized([2, 0, *[1] * 18])
+    kept = data.thinned(5)
+    assert kept.sizes.nonzero()[0].tolist() == [0, 4, 8, 12, 16] and kept.sizes.max() == 1  # of the 19 with samples every 19/5th
+    for client in (0, 4, 16):
+        assert torch.equal(kept.client(client)[0], data.client(client)[0][:1])
+
+
+def nan_in(*clients: str) -> dict[str, Any]:
+    """Ten clients; the samples of these make the model's outputs NaN, which no check of the data can see."""
+    x = np.ones((20, 3))
+    x[np.isin(np.repeat([*"abcdefghij"], 2), clients)] = -1.0
+    return {
+        "model": lambda: nn.Sequential(Root(), nn.Linear(3, 2)), "data": normec.Federation.from_arrays(x, [0, 1] * 10, np.repeat([*"abcdefghij"], 2)),
+        "algorithm": normec.FedNormEC(), "local": normec.GD(steps=2), "participation": normec.Full(), "rounds": 2,
+    }  # fmt: skip
+
+
+class Root(nn.Module):
+    """NaN for a negative number, which no check before training sees where it is a later client's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sqrt()
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (
+            "i",
+            "because of client 'i'. No step has been taken yet: check the data of such clients, the model's first parameters and the loss",
+        ),
+        ("fghij", r"because of 5 of 10 clients \('f', 'g', 'h', …\). No step has been taken yet"),
+    ],
+)
+def test_a_loss_that_is_nan_before_training_names_the_clients_and_not_the_steps(broken: str, words: str) -> None:
+    with pytest.raises(normec.TrainingFailed, match=f"round 0: the training loss is nan, {words}"):
+        normec.train(privacy=normec.Privacy(trust="none"), **nan_in(*broken))
+    run = normec.train(privacy=normec.Privacy(trust="central", epsilon=1.0), **nan_in(*broken))
+    assert run.metrics[0]["train_loss"] is not None and run.metrics[-1]["simulation_only"]["dropped"] == len(broken)

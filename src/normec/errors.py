@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class NormecError(Exception):
@@ -34,6 +34,10 @@ class TrainingFailed(NormecError, RuntimeError):
     """A run that started and could not go on; what it had saved is intact."""
 
 
+class ModelFailed(TrainingFailed):
+    """A model, or its loss, that fails on some samples."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the closest known name, or all of them."""
     names = sorted(known)
@@ -46,3 +50,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def count(number: int, noun: str) -> str:
     """A number and its noun: 1 row, 2 rows."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some_of(names: Sequence[object], total: int, noun: str) -> str:
+    """One, or some of several, by name: client 'a'; 5 of 40 clients ('a', 'b', 'c', …)."""
+    if len(names) == 1:
+        return f"{noun} {names[0]!r}"
+    shown = ", ".join(repr(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
+    return f"{len(names):,} of {count(total, noun)} ({shown})"

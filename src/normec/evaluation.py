@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from normec.data import Federation
-from normec.errors import BadInput
+from normec.errors import BadInput, TrainingFailed, some_of
 from normec.imports import load_object
+from normec.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
 from normec.models import FlatModel
 from normec.settings import Count, Settings, Texts
-
-SAMPLES_AT_ONCE = 1024
-
-
-NOT_TESTED = {"test_samples": 0, "test_loss": None, "test_accuracy": None}
 
 
 class Evaluation(Settings):
@@ -62,60 +58,125 @@ class Scores(NamedTuple):
     """train_loss: mean over the clients with samples of each one's mean loss. test_*: pooled, None without a test set.
 
     test_accuracy: the share of right classes, None for a model that does not classify. metrics: the other ones, by name.
+    broken: the clients whose training loss is not finite, where that may be told.
     """
 
     train_loss: float | None = None
     test_loss: float | None = None
     test_accuracy: float | None = None
     metrics: dict[str, float | None] | None = None
+    broken: tuple[Hashable, ...] = ()
 
     def row(self) -> dict[str, Any]:
         """As in metrics.jsonl."""
-        named = self._asdict()
-        return named if self.metrics else {name: value for name, value in named.items() if name != "metrics"}
+        left_out = {"broken"} if self.metrics else {"broken", "metrics"}
+        return {name: value for name, value in self._asdict().items() if name not in left_out}
 
 
 @torch.no_grad()
 def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str, Metric], drop_broken: bool = False) -> Scores:
     """Scores of the parameters x (d,).
 
-    drop_broken: leave clients whose loss is not finite out of the mean, as their messages are under privacy.
+    drop_broken: leave clients on which the model fails, or whose loss is not finite, out of the mean, as their messages are under
+    privacy.
 
     Raises:
         BadInput: where a metric cannot take the model's outputs, or gives no number.
+        ModelFailed: where the model fails on a client's samples, naming it; not with `drop_broken`.
     """
     test_loss, test_accuracy = _test(model, x, federation, metrics)
-    losses = _client_losses(model, x, federation)
+    losses = client_losses(model, x, federation, drop_broken)
     counted = losses[losses.isfinite()] if drop_broken else losses
+    holders = np.flatnonzero(federation.sizes)
+    broken = () if drop_broken else tuple(federation.ids[holder] for holder in holders[~losses.isfinite().cpu().numpy()])
     found = {name: _value(name, metric) for name, metric in metrics.items()} if federation.test else None
-    return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy, found)
+    return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy, found, broken)
+
+
+def refuse_broken(scores: Scores, rounds_done: int, clients: int) -> None:
+    """Ends a run of so many clients whose losses after so many rounds are not finite, naming whose where that may be told.
+
+    Raises:
+        TrainingFailed: where a loss is not finite.
+    """
+    remedy = "Lower algorithm.server_lr or local.lr{}"
+    if not rounds_done:
+        remedy = "No step has been taken yet: check the data{}, the model's first parameters and the loss"
+    whose = f", because of {some_of(scores.broken, clients, 'client')}" if scores.broken else ""
+    of = " of such clients" if whose and not rounds_done else ", or check the data of such clients" if whose else ""
+    for name, value, because, data in (("training", scores.train_loss, whose, of), ("test", scores.test_loss, "", "")):
+        if value is not None and not math.isfinite(value):
+            raise TrainingFailed(f"round {rounds_done}: the {name} loss is {value}{because}. {remedy.format(data)}.")
 
 
 @torch.no_grad()
-def by_client(model: FlatModel, x: Tensor, federation: Federation) -> list[dict[str, Any]]:
-    """Of each client: its id, numbers of training and test samples, and on the latter mean loss and accuracy, None without any."""
-    rows: list[dict[str, Any]] = [
-        {"client": client if isinstance(client, str | int) else str(client), "train_samples": int(size)} | NOT_TESTED
-        for client, size in zip(federation.ids, federation.sizes, strict=True)
-    ]  # fmt: skip
-    if federation.test is None or federation.test_owners is None:
-        return rows
-    order = np.argsort(federation.test_owners, kind="stable")
-    clients, starts = np.unique(federation.test_owners[order], return_index=True)
-    for client, rows_of in zip(clients.tolist(), np.split(order, starts[1:]), strict=True):
-        own = torch.from_numpy(rows_of).to(x.device)
-        loss, accuracy = _mean_scores(model, x, federation.test[0][own], federation.test[1][own], {})
-        rows[client] |= {"test_samples": len(own), "test_loss": loss if math.isfinite(loss) else None, "test_accuracy": accuracy}
-    return rows
+def by_client(model: FlatModel, x: Tensor, federation: Federation) -> ByClient:
+    """How each client fares."""
+    owners = np.zeros(0, dtype=np.int64) if federation.test is None or federation.test_owners is None else federation.test_owners
+    order, held = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=len(federation))
+    ends, found = np.cumsum(held), ByClient(federation.ids, federation.sizes, held)
+    if federation.test is None:
+        return found
+    for first, last in spans(held):
+        tested = first + np.flatnonzero(held[first:last])
+        own = torch.from_numpy(order[ends[first] - held[first] : ends[last - 1]]).to(x.device)
+        features, targets = federation.test[0][own], federation.test[1][own]
+        if len(tested) == 1:
+            scores = [_mean_scores(model, x, features, targets, {})]
+        else:
+            outputs = model.outputs(x, features)
+            losses = mean_losses(model, outputs, targets, held[tested]).tolist()
+            parts = [torch.split(each, held[tested].tolist()) for each in (outputs, targets)]
+            scores = [(loss, _accuracy(*part)) for loss, *part in zip(losses, *parts, strict=True)]
+        found.test_loss[tested], found.test_accuracy[tested] = np.array(scores, dtype=np.float64).T  # None becomes NaN
+    return found
 
 
-def spread(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+class ByClient(Sequence[dict[str, Any]]):
+    """Of each client its id, its numbers of training and test samples, and on the latter mean loss and accuracy, None without any.
+
+    Rows are made when they are asked for, since a million of them are large. ids, train_samples, test_samples: of the M clients.
+    """
+
+    def __init__(self, ids: tuple[Hashable, ...], train_samples: np.ndarray, test_samples: np.ndarray) -> None:
+        self.ids, self.train_samples, self.test_samples = ids, train_samples, test_samples
+        self.test_loss, self.test_accuracy = np.full((2, len(ids)), math.nan)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return list(self._rows(index))
+        return next(self._rows(slice(index, index + 1 or None)))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._rows(slice(None))
+
+    def _rows(self, of: slice) -> Iterator[dict[str, Any]]:
+        numbers = (self.train_samples, self.test_samples, self.test_loss, self.test_accuracy)
+        for client, train, test, loss, accuracy in zip(self.ids[of], *(each[of].tolist() for each in numbers), strict=True):
+            yield {
+                "client": client if isinstance(client, str | int) else str(client),
+                "train_samples": train,
+                "test_samples": test,
+                "test_loss": loss if math.isfinite(loss) else None,
+                "test_accuracy": None if math.isnan(accuracy) else accuracy,
+            }
+
+
+def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """How unlike the clients of `by_client` fare: of their accuracies (of losses where nothing is classified) mean, median, best
     and the mean of the worst tenth; None where no client has test data.
     """
-    tested = [row for row in rows if row["test_samples"]]
-    kind = "test_accuracy" if tested and all(row["test_accuracy"] is not None for row in tested) else "test_loss"
-    values = np.sort([row[kind] for row in tested if row[kind] is not None])
+    tested = [(row["test_accuracy"], row["test_loss"]) for row in rows if row["test_samples"]]
+    classifies = bool(tested) and all(accuracy is not None for accuracy, _ in tested)
+    kind = "test_accuracy" if classifies else "test_loss"
+    values = np.sort([value for accuracy, loss in tested if (value := accuracy if classifies else loss) is not None])
     if not len(values):
         return None
     worst_first = values if kind == "test_accuracy" else values[::-1]
@@ -131,38 +192,16 @@ def spread(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def gradient(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
-    """∇f(x), (d,) in float64: the mean over all clients of the gradients of their whole data."""
+    """∇f(x), (d,) in float64: the mean over all clients of the gradients of their whole data; NaN where the model fails on one."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     own = torch.empty_like(x)
     for client in range(len(federation)):
-        model.gradient(x, federation.client(client), out=own)
+        try:
+            model.gradient(x, federation.client(client), out=own)
+        except Exception:  # whatever a user's module raises: f has no gradient
+            own.fill_(math.nan)
         total += own
     return total / len(federation)
-
-
-def _client_losses(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
-    """The mean loss of each client with samples, in float64."""
-    losses = []
-    for clients in _groups(federation):
-        samples = [federation.client(client) for client in clients]
-        outputs = model.outputs(x, torch.cat([features for features, _ in samples]))
-        parts = torch.split(outputs, [len(targets) for _, targets in samples])
-        losses += [model.objective(part, targets) for part, (_, targets) in zip(parts, samples, strict=True)]
-    return torch.stack(losses).double()
-
-
-def _groups(federation: Federation) -> list[list[int]]:
-    """Clients with samples, in groups of about SAMPLES_AT_ONCE samples."""
-    groups: list[list[int]] = [[]]
-    held = 0
-    for client in np.flatnonzero(federation.sizes).tolist():
-        size = int(federation.sizes[client])
-        if held and held + size > SAMPLES_AT_ONCE:
-            groups.append([])
-            held = 0
-        groups[-1].append(client)
-        held += size
-    return groups
 
 
 def _test(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str, Metric]) -> tuple[float | None, float | None]:
@@ -190,6 +229,10 @@ def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> 
     for start in range(0, len(targets), SAMPLES_AT_ONCE):
         chosen = slice(start, start + SAMPLES_AT_ONCE)
         yield model.outputs(x, features[chosen]), targets[chosen]
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> float | None:
+    return float((outputs.argmax(1) == targets).sum()) / len(targets) if _classifies(outputs, targets) else None
 
 
 def _classifies(outputs: Tensor, targets: Tensor) -> bool:

@@ -65,7 +65,9 @@ class Fixed(_Sampled):
 
     def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
         chosen = streams.generator("participation", k).permutation(clients)[: int(self.expected(clients))]
-        return np.isin(np.arange(clients), chosen)
+        cohort = np.zeros(clients, dtype=bool)
+        cohort[chosen] = True
+        return cohort
 
 
 class Full(Participation):

@@ -14,7 +14,7 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
-from normec.evaluation import Scores, by_client, evaluate, gradient
+from normec.evaluation import Scores, by_client, evaluate, gradient, refuse_broken
 from normec.experiment import Plan
 from normec.folder import NO_ROUND, Output, RunFolder
 from normec.memory import Memory, merged
@@ -293,7 +293,5 @@ class Recorder:
         seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
         drop_broken = self.plan.mechanism.trust != "none"
         scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, drop_broken)
-        for name, value in (("training", scores.train_loss), ("test", scores.test_loss)):
-            if value is not None and not math.isfinite(value):
-                raise TrainingFailed(f"round {state.rounds_done}: the {name} loss is {value}. Lower algorithm.server_lr or local.lr.")
+        refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -26,7 +27,7 @@ class End(NamedTuple):
     given_up: int
     exposure: Tensor
     theory: dict[str, Any] | None
-    clients: list[dict[str, Any]]
+    clients: Sequence[dict[str, Any]]
 
 
 def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, Any]:

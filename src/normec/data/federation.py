@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -139,14 +140,18 @@ class Federation:
         """M, the number of clients."""
         return len(self.ids)
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """(M,) the number of samples of each client."""
         return np.diff(self.offsets)
 
     def client(self, index: int) -> tuple[Tensor, Tensor]:
         """The samples of one client, as views where its rows lie together."""
-        start, stop = self.offsets[index], self.offsets[index + 1]
+        return self.clients(index, index + 1)
+
+    def clients(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """The samples of the clients first … last − 1, one after the other, as views where their rows lie together."""
+        start, stop = self.offsets[first], self.offsets[last]
         return (self.x[start:stop] if self.rows is None else self.x[self.rows[start:stop]]), self.y[start:stop]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Federation:
@@ -164,13 +169,19 @@ class Federation:
         return replace(self, x=move("x", self.x), y=move("y", self.y), test=test, rows=rows)
 
     def thinned(self, samples: int) -> Federation:
-        """The same clients with about `samples` training samples, one or more of each that has any, and at most as many test samples.
+        """The same clients with about `samples` training samples, and at most as many test samples.
 
-        What stays is spread evenly over each client's samples and over the test set; every sample stays where there are no more.
+        Of each client with samples one or more stay; of more than `samples` such clients, as many, evenly apart, keep one. What stays
+        is spread evenly over each client's samples and over the test set; every sample stays where there are no more.
         """
-        total = len(self.y)
-        kept = [_spread(size, max(1, size * samples // total)) for size in self.sizes.tolist()]
-        chosen = np.concatenate([start + part for start, part in zip(self.offsets[:-1].tolist(), kept, strict=True)])
+        kept = np.where(self.sizes > 0, np.minimum(self.sizes, np.maximum(1, self.sizes * samples // len(self.y))), 0)
+        holders = np.flatnonzero(kept)
+        if samples < len(holders):
+            kept = np.zeros_like(kept)
+            kept[holders[_spread(len(holders), samples)]] = 1
+        offsets = np.concatenate([[0], np.cumsum(kept)])
+        owner = np.repeat(np.arange(len(kept)), kept)
+        chosen = self.offsets[owner] + (np.arange(len(owner)) - offsets[owner]) * self.sizes[owner] // kept[owner]
         places, tested = torch.from_numpy(chosen).to(self.y.device), None
         if self.test is not None:
             tested = _spread(len(self.test[1]), samples)
@@ -178,7 +189,7 @@ class Federation:
             self,
             x=self.x[places] if self.rows is None else self.x,
             y=self.y[places],
-            offsets=np.concatenate([[0], np.cumsum([len(part) for part in kept])]),
+            offsets=offsets,
             rows=None if self.rows is None else self.rows[places],
             test=None if self.test is None else (self.test[0][tested], self.test[1][tested]),
             test_owners=None if self.test_owners is None else self.test_owners[tested],

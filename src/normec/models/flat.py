@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normec.errors import BadInput, TrainingFailed, count
+from normec.errors import BadInput, ModelFailed, TrainingFailed, count
 from normec.local import Batch
 from normec.models.attributes import changed, held
 
@@ -148,7 +148,8 @@ class FlatModel:
         """The module's outputs at parameters x, in evaluation mode.
 
         Raises:
-            TrainingFailed: where it fails, or the module has other trainable parameters than at the start.
+            ModelFailed: where it fails.
+            TrainingFailed: where the module has other trainable parameters than at the start.
         """
         if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters]:
             raise TrainingFailed("the model's trainable parameters changed during the run. Fix which ones are trainable.")
@@ -156,10 +157,10 @@ class FlatModel:
         try:
             with torch.no_grad():
                 outputs: Tensor = self.module(features)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except Exception as error:  # whatever a user's module raises
             reason = " ".join(str(error).split()).rstrip(".")
             problem = f"the model fails on {count(len(features), 'sample')} in evaluation ({type(error).__name__}: {reason})."
-            raise TrainingFailed(f"{problem} Change the model, or the data.") from error
+            raise ModelFailed(f"{problem} Change the model, or the data.") from error
         return outputs
 
     def load(self, x: Tensor) -> nn.Module:
