@@ -25,7 +25,7 @@ check: $(VENV)/.dev  ## lint, formatting and types
 bench: $(VENV)/.bench .venv-peers/.done  ## time the engine beside pfl, Flower and the usual loops (about 15 minutes on 2 cores)
 	$(BIN)/python benchmarks/engine_speed.py --peers .venv-peers/bin/python
 
-results: $(VENV)/.bench  ## measure the README's table and draw its picture (about 5 minutes on 2 cores)
+results: $(VENV)/.bench  ## measure the README's table and draw its picture (about 7 minutes on 2 cores)
 	$(BIN)/python benchmarks/demo_comparison.py
 
 docs: $(VENV)/.docs  ## build docs/_build/index.html; warnings are errors
