@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,16 +15,16 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
-from normec.flower.owner import Owner
+from normec.flower.index import ATTEMPT, MEMORY, TRAINING, Account, Index, Mark, mark_of, read_attempt, read_memory_mark
+from normec.flower.owner import PATIENCE, Owner
 from normec.flower.terms import Terms
-from normec.privacy.ledger import Ledger
+from normec.privacy import Mechanism
+from normec.privacy.ledger import Ledger, read
 from normec.promise import ledger_header
 from normec.settings import difference
 
 NEVER = "0" * 32
 """In place of an attempt, where there was none yet."""
-PATIENCE = 60.0
-"""Seconds to wait for an earlier round, or for another experiment of the same client to write down a release."""
 
 
 def check_hex(name: str, text: object) -> str:
@@ -58,15 +59,25 @@ class Keeper:
     """
 
     def __init__(self, owner: Owner, experiment: str, terms: Terms) -> None:
-        """Raises BadInput where the folder is in use, damaged, or of another experiment or other terms."""
+        """Makes nothing. Raises BadInput where the folder is in use, damaged, or of another experiment or other terms."""
         self.owner, self.terms, self.experiment = owner, terms, check_hex("experiment", experiment)
         self.folder = owner.folder / experiment
-        self.path = self.folder / "memory.safetensors"
+        self.path = self.folder / MEMORY
+        self._lock: Lock | None = None
+        self._kept: Kept | None = None
+        self._mark = Mark(self.path, 0, "")
+        if self.folder.exists():
+            self._open()
+
+    def _open(self) -> None:
+        busy = f"client {self.owner.client_id!r} is still busy with a round of experiment {self.experiment}"
         with making(self.folder):
-            self._lock = Lock(self.folder, f"client {owner.client_id!r} is still busy with a round of experiment {experiment}", PATIENCE)
+            self._lock = Lock(self.folder, busy, PATIENCE)
         try:
             self._kept = self._read() if self.path.exists() else None
-            if self._kept is None and (self.folder / "ledger.jsonl").exists() and self._ledger().counted():
+            ledger = self._ledger(TRAINING)
+            self._mark.check(ledger)
+            if self._kept is None and ledger and ledger.counted():
                 raise BadInput("memory", f": {self.path} is lost, and its ledger knows of rounds. Start a new experiment.")
         except BadInput:
             self._lock.release()
@@ -76,7 +87,8 @@ class Keeper:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def settle(self, attempt: str) -> Slots:
         """The memory (d,) per slot after the attempt that the server has counted last; what was proposed beyond it is dropped.
@@ -106,47 +118,71 @@ class Keeper:
         """Notes an attempt before anything else happens in it; attempts are ordered as their ids are.
 
         Raises:
-            BadInput: where the attempt, or a later one, was begun before.
+            BadInput: where the attempt, or a later one, was begun before; or where the note of the last one is damaged.
         """
-        path = self.folder / "attempt"
-        try:
-            before = path.read_text() if path.exists() else NEVER
-        except (OSError, ValueError):
-            before = "f" * 32
-        if attempt <= before:
-            raise BadInput("instruction", f": attempt {attempt} is not newer than {before}, which this client has seen. Send a new one.")
-        write_atomically(path, attempt.encode)
+        if self._lock is None:
+            with making(self.owner.folder), self.owner.writing():
+                self.owner.index().begin()
+            self._open()
+        path, ledger = self.folder / ATTEMPT, self._ledger(TRAINING)
+        if path.exists():
+            before, mark = read_attempt(path)
+            mark.check(ledger)
+            if attempt <= before:
+                raise BadInput("instruction", f": attempt {attempt} is not newer than {before}, which this client has seen.")
+        write_atomically(path, lambda: " ".join((attempt, *map(str, mark_of(ledger)))).encode())
 
-    def intend(self, k: int) -> Ledger:
+    def intend(self, k: int, of: str = TRAINING) -> Ledger:
         """Writes down that round k will release something of this client, before any noise is drawn.
+
+        of: which ledger of the experiment counts it.
 
         Raises:
             BadInput: where the owner's budget, or the experiment's, does not allow it.
         """
-        with Lock(self.owner.folder, f"another experiment of client {self.owner.client_id!r} is writing", PATIENCE):
-            ledger = self._ledger()
-            if ledger.counted() >= self.terms.sizes.rounds:
-                raise BadInput("rounds", f"={self.terms.sizes.rounds}: this client's ledger counts as many releases already.")
-            mechanism, exposure = self.terms.own_account(), torch.tensor(float(ledger.counted()))
-            if mechanism.trust == "local" and bool(mechanism.silent(exposure)):
+        path, mechanism = self.folder / of, self._mechanism(of)
+        with self.owner.writing():
+            index = self._checked_index(of)
+            ledger = Ledger.open(path, self._header(of))
+            if ledger.counted() >= mechanism.rounds:
+                raise BadInput("rounds", f"={mechanism.rounds}: this client's ledger counts as many releases already.")
+            if mechanism.trust == "local" and bool(mechanism.silent(torch.tensor(float(ledger.counted())))):
                 raise BadInput("privacy.client_limit", f"={self.terms.privacy.client_limit:g} of the experiment allows no further release.")
-            self.owner.check_budget(ledger)
+            if index.behind(path, ledger):  # an intent of a process that was killed, which counts
+                index.note(path, ledger)
             ledger.intent(k)
+            index.note(path, ledger)
         return ledger
 
-    def check(self) -> None:
-        """Refuses terms that leave the owner's limits no room for a single release.
+    def check(self, of: str = TRAINING) -> None:
+        """Refuses terms that leave the owner's limits no room for a single release, and a directory that has lost some.
 
         Raises:
-            BadInput: naming the limit.
+            BadInput: naming the limit, or what is lost.
         """
         self.owner.check(self.terms)
         if self.terms.privacy.trust != "none":
-            self.owner.check_budget(self._ledger())
+            self._checked_index(of)
 
-    def _ledger(self) -> Ledger:
-        mechanism, privacy = self.terms.own_account(), self.terms.privacy
-        return Ledger.open(self.folder / "ledger.jsonl", ledger_header(mechanism, privacy, privacy.delta, "of the client"))
+    def _checked_index(self, of: str) -> Index:
+        """The owner's index, where it agrees with this experiment's ledger and the budget has room for one more release on it."""
+        index, ledger, path = self.owner.index(), self._ledger(of), self.folder / of
+        index.check(path, ledger)
+        releases = (ledger.counted() if ledger else 0) + 1
+        self.owner.check_budget(index, {index.key(path): Account(self._header(of), releases)})
+        return index
+
+    def _ledger(self, of: str) -> Ledger | None:
+        """A ledger of this experiment as it stands; none where it was not begun."""
+        path = self.folder / of
+        return read(path) if path.exists() else None
+
+    def _mechanism(self, of: str) -> Mechanism:
+        return self.terms.own_account()
+
+    def _header(self, of: str) -> dict[str, Any]:
+        privacy = self.terms.privacy
+        return ledger_header(self._mechanism(of), privacy, privacy.delta, "of the client")
 
     def _zeros(self) -> Slots:
         return tuple(torch.zeros(self.terms.sizes.parameters) for _ in self.terms.algorithm.client_slots)
@@ -155,7 +191,8 @@ class Keeper:
         slots = self.terms.algorithm.client_slots
         tensors = {name: vector.clone() for name, vector in zip(slots, kept.memory, strict=True)}
         tensors |= {f"next.{name}": vector.clone() for name, vector in zip(slots, kept.next, strict=True)}
-        metadata = {**self._origin(), "settled": kept.settled, "proposed": kept.proposed}
+        lines, head = mark_of(self._ledger(TRAINING))
+        metadata = {**self._origin(), "settled": kept.settled, "proposed": kept.proposed, "lines": str(lines), "head": head}
         write_atomically(self.path, lambda: save(tensors, metadata=metadata))
 
     def _origin(self) -> dict[str, str]:
@@ -180,6 +217,7 @@ class Keeper:
         except (SafetensorError, OSError, ValueError) as error:
             raise BadInput("memory", f": {self.path} is damaged ({error}). Restore it, or start a new experiment.") from None
         self._check_origin(said)
+        self._mark = read_memory_mark(self.path, said)
         wanted = [*slots, *(f"next.{name}" for name in slots)]
         if sorted(tensors) != sorted(wanted) or any(vector.shape != (d,) for vector in tensors.values()):
             raise BadInput("memory", f": {self.path} is damaged (it holds {json.dumps(sorted(tensors))}). Start a new experiment.")

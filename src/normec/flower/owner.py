@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from normec.errors import BadInput, nearest
-from normec.files import making, write_atomically
+from normec.errors import BadInput, count, nearest
+from normec.files import Lock, making, write_atomically
+from normec.flower.index import UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, epsilon, gaussian
-from normec.privacy.ledger import Ledger, read
+from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
 from normec.settings import OpenUnit, Settings, Text
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="up to 64 letters, digits, dots, dashes")]
-UNPROTECTED = "unprotected"
-"""The file in a client's directory that says that something has left it without noise."""
+PATIENCE = 60.0
+"""Seconds to wait for an earlier round, or for another experiment of the same client to write down a release."""
+EVALUATION = "evaluation.jsonl"
+"""The ledger of an experiment's evaluations, beside that of its training."""
 TRUST: tuple[Literal["none", "central", "local"], ...] = ("none", "central", "local")
 """From the trust that asks for most to that which asks for least."""
 
@@ -101,74 +104,91 @@ class Owner(Settings):
         if (self.limited or self.trust != "none") and not terms.mechanism.private:
             raise BadInput("privacy", " spends ε = ∞, and this client's owner has set limits.")
 
-    @property
-    def _marker(self) -> Path:
-        return self.folder / UNPROTECTED
+    def index(self) -> Index:
+        """What this client has released in all experiments, verified.
+
+        Raises:
+            BadInput: where it is missing, damaged or contradicted by a ledger.
+        """
+        return Index(self.folder, self.client_id)
+
+    def writing(self) -> Lock:
+        """Keeps the other processes of this client from writing down a release meanwhile; its directory must exist."""
+        return Lock(self.folder, f"another experiment of client {self.client_id!r} is writing", PATIENCE)
 
     def mark_unprotected(self) -> None:
         """Writes down, before it happens, that something leaves without protection, after which no limit of ε can hold."""
-        if not self._marker.exists():
-            with making(self.folder):
-                write_atomically(
-                    self._marker, lambda: b"Messages of this client have left it without noise: with them epsilon is infinite.\n"
-                )
+        marker = self.folder / UNPROTECTED
+        if marker.exists():
+            return
+        with making(self.folder), self.writing():
+            self.index().note_unprotected()
+            write_atomically(marker, lambda: b"Messages of this client have left it without noise: with them epsilon is infinite.\n")
 
-    def check_budget(self, ledger: Ledger) -> None:
-        """Refuses one more release on this ledger, where with it all experiments would spend more than the owner allows.
+    def check_budget(self, index: Index, planned: Mapping[str, Account]) -> None:
+        """Refuses releases with which all experiments would spend more than the owner allows.
+
+        planned: by ledger, as in the index, its releases with those that are asked for.
 
         Raises:
             BadInput: naming the limit.
         """
         if self.max_epsilon is None:
             return
-        if self._marker.exists():
+        if index.unprotected:
             problem = f"={self.max_epsilon:g} of this client's owner cannot hold any more: messages have left without protection before"
-            raise BadInput("max-epsilon", f"{problem} ({self._marker.name} in its directory).")
-        others = [read(path) for path in sorted(self.folder.glob("*/ledger.jsonl")) if path != ledger.path]
-        total = spent([*((each, each.counted()) for each in others), (ledger, ledger.counted() + 1)], self.delta)
+            raise BadInput("max-epsilon", f"{problem} ({UNPROTECTED} in its directory).")
+        accounts = {**index.accounts, **planned}
+        total = spent(accounts.values(), self.delta)
         if not total <= self.max_epsilon:
             problem = f"={self.max_epsilon:g} of this client's owner does not allow another release: with it ε = {total:.4g}"
-            raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {len(others) + 1} experiments.")
+            experiments = len({key.partition("/")[0] for key in accounts})
+            raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {count(experiments, 'experiment')}.")
 
 
 def account(folder: Path, delta: float) -> dict[str, Any]:
-    """What a client's directory says that it has released, by experiment and in all; ε is null where it is infinite.
+    """What a client's directory says that it has released, by ledger and in all; ε is null where it is infinite.
 
     Raises:
-        BadInput: for a ledger that is damaged.
+        BadInput: for an index or a ledger that is damaged.
     """
-    ledgers = [read(path) for path in sorted(folder.glob("*/ledger.jsonl"))]
-    begun = [each for each in ledgers if each.lines]
-    unprotected = (folder / UNPROTECTED).exists()
-    total = math.inf if unprotected else spent([(ledger, ledger.counted()) for ledger in begun], delta)
+    for path in sorted(folder.glob("*/*.jsonl")):
+        read(path)
+    index = Index(folder)
+    total = math.inf if index.unprotected else spent(index.accounts.values(), delta)
     return {
         "experiments": [
             {
-                "experiment": ledger.path.parent.name,
-                "releases": ledger.counted(),
-                **{name: ledger.lines[0][name] for name in ("trust", "noise_multiplier")},
+                "experiment": key.partition("/")[0],
+                "of": "evaluation" if key.endswith(EVALUATION) else "training",
+                "releases": found.releases,
+                **{name: found.mechanism[name] for name in ("trust", "noise_multiplier")},
             }
-            for ledger in begun
+            for key, found in sorted(index.accounts.items())
         ],
-        "unprotected": unprotected,
+        "unprotected": index.unprotected,
         "epsilon": total if math.isfinite(total) else None,
         "delta": delta,
     }
 
 
-def spent(accounts: list[tuple[Ledger, int]], delta: float) -> float:
-    """ε at δ of one client over the ledgers of its experiments, each with its number of releases.
+def spent(accounts: Iterable[Account], delta: float) -> float:
+    """ε at δ of one client over the mechanisms that it took part in, each with its number of releases.
 
-    Releases that it noised itself compose as Gaussians. An experiment whose server adds the noise counts with all its
-    rounds, which were accounted for with their sampling; these add up, each at an equal share of δ.
+    Releases that it noised itself compose as Gaussians, of which μ² adds up. A mechanism whose server adds the noise counts
+    with all its rounds, which were accounted for with their sampling; these add up, each at an equal share of δ.
+
+    Guarantee: where a client stops before this sum exceeds a limit, all it has released is (limit, δ)-private for releases
+    that it noised itself, however each is chosen after the ones before (Smith & Thakurta 2022, *Fully adaptive composition
+    for Gaussian differential privacy*), and with n mechanisms of servers for an n fixed beforehand. Where n is chosen by
+    looking at what was released, up to N, the shares of δ are known only at the end; (limit, N δ) is what is proved.
     """
     squared, claims = 0.0, []
-    for ledger, releases in accounts:
-        header = ledger.lines[0] if ledger.lines else {}
-        if releases and header["trust"] == "local":
-            squared += releases * _squared(header["sensitivity"], header["noise_std"])
+    for mechanism, releases, _, _ in accounts:
+        if releases and mechanism["trust"] == "local":
+            squared += releases * _squared(mechanism["sensitivity"], mechanism["noise_std"])
         elif releases:
-            claims.append(_of_header(header, max(releases, header["rounds"])))
+            claims.append(_of_header(mechanism, max(releases, mechanism["rounds"])))
     share = delta / (len(claims) + (squared > 0)) if claims or squared else delta
     return math.fsum([*(epsilon(claim, share).epsilon for claim in claims), gaussian(math.sqrt(squared), share)])
 
@@ -178,7 +198,7 @@ def _squared(sensitivity: float, std: float) -> float:
     return (sensitivity / std) ** 2 if std > SMALLEST_NOISE * sensitivity else math.inf
 
 
-def _of_header(header: dict[str, Any], rounds: int) -> Mechanism:
+def _of_header(header: Mapping[str, Any], rounds: int) -> Mechanism:
     """The mechanism that a ledger's first line names."""
     kinds: dict[str, Participation] = {"full": Full()}
     if header["scheme"] != "full":

@@ -128,6 +128,10 @@ class Ledger:
         """Round k ends without an output."""
         self._append("given up", {"round": k})
 
+    def note(self, kind: str, content: dict[str, Any]) -> None:
+        """A line of another kind, in the same chain: of a file that counts something else than rounds."""
+        self._append(kind, content)
+
     def check_covers(self, visible: int, output: bool) -> None:
         """Refuses a ledger on which fewer rounds began than were seen, or none though an output is stored.
 
@@ -212,6 +216,11 @@ def _read_head(path: Path) -> str | OSError:
         return _head_path(path).read_text(errors="replace")
     except OSError as error:
         return error
+
+
+def lines_noted(path: Path) -> int:
+    """How many lines the file beside a ledger says there were, without reading the ledger; 0 where it cannot be read."""
+    return _lines_by_head(_read_head(path))
 
 
 def _lines_by_head(content: str | OSError) -> int:
