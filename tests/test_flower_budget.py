@@ -211,7 +211,9 @@ def test_a_client_killed_between_its_ledger_and_the_index_goes_on_and_both_count
 
     def dies(self: Index, path: Path, ledger: Ledger) -> None:
         notes.append(self.client)
-        if self.client == "c1" and notes.count("c1") in ((1, 3) if noted else (1, 2)):  # the second time before, or after the lost one is noted
+        if self.client == "c1" and notes.count("c1") in (
+            (1, 3) if noted else (1, 2)
+        ):  # the second time before, or after the lost one is noted
             raise RuntimeError("killed")
         note(self, path, ledger)
 

@@ -16,9 +16,10 @@ from normec.algorithms import Context as AlgorithmContext
 from normec.algorithms import client_step
 from normec.errors import BadInput
 from normec.flower.keeper import Keeper
+from normec.flower.layout import Layout
 from normec.flower.owner import Owner
 from normec.flower.terms import Terms
-from normec.flower.wire import RECORD, Answer, Instruction, Layout
+from normec.flower.wire import RECORD, Answer, Instruction
 from normec.noise import to_lattice
 from normec.privacy import Mechanism
 from normec.streams import Streams
@@ -84,7 +85,7 @@ def _without_paths(text: str, context: Context) -> str:
 def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:
     """One round of a client: steps 1 to 3 of Algorithm 1, for one row."""
     terms, mechanism, received = instruction.terms, instruction.terms.mechanism, _only_arrays(message)
-    layout = Layout.of(received, instruction.names)
+    layout = Layout.of(received, instruction.names, instruction.copies)
     if layout.d != terms.sizes.parameters:
         raise BadInput("arrays", f" hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}.")
     keeper.begin(instruction.attempt)
@@ -113,12 +114,14 @@ def _update(message: Message, context: Context, call_next: Next, layout: Layout,
     x = layout.flat(_only_arrays(message))
     del message.content[RECORD]
     try:
-        y = layout.flat(_only_arrays(call_next(message, context)))
+        moved = _only_arrays(call_next(message, context))
+        y = layout.flat(moved)
     except Exception:
         if terms.privacy.trust == "none":
             raise
         log.exception("the train function failed; this client's message is zero in this round")
         return torch.full_like(x, torch.nan)
+    layout.check_copies(moved)  # says nothing of the data, but of the model
     return (x - y).mul_(terms.algorithm.update_scale(terms.sizes.local_lr) / terms.sizes.local_lr)
 
 

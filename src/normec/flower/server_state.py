@@ -19,8 +19,9 @@ from normec.algorithms import ServerStep, Slots
 from normec.errors import BadInput
 from normec.files import write_atomically
 from normec.flower.keeper import NEVER, check_hex
+from normec.flower.layout import Layout
 from normec.flower.terms import Terms
-from normec.flower.wire import Answer, Layout
+from normec.flower.wire import Answer
 from normec.folder import NO_ROUND, Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
@@ -72,7 +73,9 @@ class ServerState:
         """
         _forget_what_never_began(folder)
         names = {"optimizer": optimizer.optimizer, **optimizer.table()}
-        folder.check_settings({**terms.table(), "server": names, "trained": list(layout.names), "seed": seed, "normec": __version__})
+        tied = {"tied": dict(layout.copies)} if layout.copies else {}
+        trained = {"trained": list(layout.names), **tied}
+        folder.check_settings({**terms.table(), "server": names, **trained, "seed": seed, "normec": __version__})
         mechanism = terms.mechanism
         state = cls(
             folder=folder,

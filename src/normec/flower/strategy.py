@@ -17,10 +17,11 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.errors import BadInput, NormecError, TrainingFailed
 from normec.flower.keeper import NEVER
+from normec.flower.layout import Layout, Model
 from normec.flower.roster import Replies, Roster
 from normec.flower.server_state import ServerState
 from normec.flower.terms import Sizes, Terms
-from normec.flower.wire import RECORD, Answer, Instruction, Layout
+from normec.flower.wire import RECORD, Answer, Instruction
 from normec.folder import RunFolder
 from normec.noise import to_lattice
 from normec.operators import LARGEST_NORM, row_norms
@@ -71,7 +72,7 @@ class Strategy(FlowerStrategy):
     def start(
         self,
         grid: Grid,
-        initial_arrays: ArrayRecord,
+        initial_arrays: Model,
         num_rounds: int = 3,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
@@ -80,6 +81,8 @@ class Strategy(FlowerStrategy):
     ) -> Result:
         """Runs the experiment for `num_rounds` rounds in all, whichever of them were run before in this folder.
 
+        initial_arrays: the model where it starts. Best its module, of which it is known what is trained (what requires
+        gradients) and what is tied, one parameter under several names; or its state dict, or an array record of it.
         timeout: seconds to wait for a round's replies. evaluate_fn: of the server's own data, as in Flower; its numbers
         enter the metrics. Nodes are not asked to evaluate: what they would answer, no noise protects.
 
@@ -88,13 +91,12 @@ class Strategy(FlowerStrategy):
             NormecError: where the clients do not come.
             TrainingFailed: where the model is not finite any more.
         """
-        self.arrays = initial_arrays
-        self.layout = Layout.of(initial_arrays, self.trained)
+        self.arrays, self.layout = Layout.of_model(initial_arrays, self.trained)
         sizes = Sizes(local_lr=self.local_lr, clients=self.clients, rounds=num_rounds, parameters=self.layout.d)
         self.terms = Terms.settled(self.algorithm, self.participation, self.privacy, sizes)
         result, self.timeout = Result(), timeout
         with self.folder.open(resume=self.folder.holds_run):
-            self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(initial_arrays), self.seed)
+            self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(self.arrays), self.seed)
             self.summary()
             arrays = self._current()
             if self.state.goes_on():
@@ -182,6 +184,7 @@ class Strategy(FlowerStrategy):
             settled=NEVER if client is None else state.settled.get(client, NEVER),
             transmits=client is not None and state.transmits(client),
             names=self.layout.names,
+            copies=self.layout.copies,
             terms=self.terms,
         )
         records = RecordDict({**content, RECORD: instruction.record()})

@@ -1,12 +1,11 @@
-"""What travels between server and clients: the instruction of a round, its answer, and models as flat vectors."""
+"""What travels between server and clients: the instruction of a round, and its answer."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,69 +25,12 @@ LONGEST = 2000
 Task = Literal["greet", "train"]
 
 
-class Layout(NamedTuple):
-    """Which arrays of a model are trained, in what order they make one vector (d,), and their shapes."""
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, arrays: ArrayRecord, trained: Sequence[str] | None) -> Layout:
-        """The layout of a model's arrays; by default all of them are trained.
-
-        Raises:
-            BadInput: for an array that is not there, or holds no floating-point numbers.
-        """
-        names = tuple(arrays if trained is None else (name for name in arrays if name in set(trained)))
-        if absent := set(trained or ()) - set(arrays):
-            raise BadInput("trained", f" names {min(absent)!r}, and the model's arrays are {', '.join(arrays)}.")
-        for name in names:
-            if not np.issubdtype(np.dtype(arrays[name].dtype), np.floating):
-                problem = f" {name!r} holds {arrays[name].dtype}, which no noise can protect and no step can move."
-                raise BadInput("initial_arrays:", f"{problem} Leave it out of the record, or name the trained arrays with trained=[…].")
-        if not names:
-            raise BadInput("initial_arrays", " hold nothing to train. Give the model's arrays.")
-        return cls(names, tuple(tuple(arrays[name].shape) for name in names))
-
-    @property
-    def d(self) -> int:
-        """The number of trained parameters."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
-
-    def flat(self, arrays: ArrayRecord) -> Tensor:
-        """The trained arrays as one vector (d,), float32.
-
-        Raises:
-            BadInput: for arrays of another model.
-        """
-        parts = []
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            if name not in arrays or tuple(arrays[name].shape) != shape:
-                raise BadInput("arrays", f" hold no {name!r} of shape {shape}. Return the arrays that were received, with their names.")
-            parts.append(arrays[name].numpy().astype(np.float32, casting="same_kind").ravel())
-        return torch.from_numpy(np.concatenate(parts))
-
-    @staticmethod
-    def tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
-        """Arrays by name, as tensors."""
-        return {name: torch.from_numpy(np.array(array.numpy(), order="C")) for name, array in arrays.items()}
-
-    def arrays(self, x: Tensor, like: ArrayRecord) -> ArrayRecord:
-        """The model's arrays with the trained ones taken from x (d,); the others, and all types, as in `like`."""
-        parts = dict(zip(self.names, torch.split(x, [int(np.prod(shape)) for shape in self.shapes]), strict=True))
-        made = {}
-        for name, array in like.items():
-            part = parts.get(name)
-            made[name] = array if part is None else Array(part.numpy().astype(array.dtype).reshape(array.shape))
-        return ArrayRecord(made)
-
-
 @dataclass(frozen=True)
 class Instruction:
     """What the server tells one client. All instructions of a round have the same length, whatever they say.
 
     experiment: its id. round: k, from 0. attempt: a fresh id of this attempt at the round. settled: the last attempt of this
-    client that the server has counted. transmits: whether the client is in the cohort.
+    client that the server has counted. transmits: whether the client is in the cohort. names, copies: of the model's `Layout`.
     """
 
     task: Task
@@ -98,6 +40,7 @@ class Instruction:
     settled: str
     transmits: bool
     names: tuple[str, ...]
+    copies: tuple[tuple[str, str], ...]
     terms: Terms
 
     def record(self) -> ConfigRecord:
@@ -111,6 +54,7 @@ class Instruction:
                 "settled": self.settled,
                 "transmits": "yes" if self.transmits else "no ",
                 "names": list(self.names),
+                "copies": [name for pair in self.copies for name in pair],
                 "terms": self.terms.text(),
             }
         )
@@ -123,7 +67,8 @@ class Instruction:
             BadInput: for one that is malformed.
         """
         try:
-            task, k, transmits, names = record["task"], record["round"], record["transmits"], record["names"]
+            task, k, transmits, names = record["task"], record["round"], record["transmits"], _texts("names", record["names"])
+            copies = _texts("copies", record["copies"])
             experiment, attempt, settled = (check_hex(name, record[name]) for name in ("experiment", "attempt", "settled"))
             terms = Terms.read(str(record["terms"]))
         except KeyError as error:
@@ -132,11 +77,14 @@ class Instruction:
             raise BadInput("instruction", f": task={task!r:.40}, transmits={transmits!r:.40} are not known.")
         if not isinstance(k, int) or not 0 <= k < terms.sizes.rounds:
             raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}.")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadInput("instruction", f": names={names!r:.40} must be a list of strings.")
-        return cls(
-            "train" if task == "train" else "greet", experiment, k, attempt, settled, transmits == "yes", tuple(map(str, names)), terms
-        )
+        pairs = tuple(zip(copies[::2], copies[1::2], strict=False))
+        return cls("train" if task == "train" else "greet", experiment, k, attempt, settled, transmits == "yes", names, pairs, terms)
+
+
+def _texts(name: str, found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise BadInput("instruction", f": {name}={found!r:.40} must be a list of strings.")
+    return tuple(found)
 
 
 @dataclass(frozen=True)
