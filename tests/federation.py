@@ -12,6 +12,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_to_proto
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.nn import functional
@@ -63,12 +64,14 @@ def size(content: RecordDict) -> int:
 class Node:
     """A node of a federation: its app and its owner's config.
 
-    spoil: changes its answer to an instruction (a dict) on the way, or loses it (None).
+    spoil: changes its answer to an instruction (a dict) on the way, or loses it (None). key: its public key, which goes with it
+    where it is listed under another number; where it has none, the number is all that tells it from others.
     """
 
     app: ClientApp
     config: dict[str, Any]
     spoil: Callable[[dict[str, Any], Message], Message | None] = lambda instruction, reply: reply
+    key: bytes = b""
 
 
 @dataclass
@@ -83,6 +86,9 @@ class Grid:
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=number, public_key=node.key) for number, node in self.nodes.items()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         replies = []

@@ -67,7 +67,8 @@ def linear() -> nn.Module:
 
 def federation(directory: Path, trust: str = "none", steps: int = 5, **limits: Any) -> Grid:
     app = client_app(linear, SAMPLES, steps)
-    return Grid({10 + i: Node(app, owner(directory, client, trust=trust, **limits)) for i, client in enumerate(SAMPLES)})
+    owners = {client: owner(directory, client, trust=trust, **limits) for client in SAMPLES}
+    return Grid({10 + i: Node(app, owners[client], key=client.encode()) for i, client in enumerate(SAMPLES)})
 
 
 def strategy(directory: Path, privacy: normec.Privacy = NONE, **changes: Any) -> Strategy:
@@ -512,7 +513,7 @@ def test_a_node_that_restarts_while_its_old_self_is_still_listed_is_asked_again(
 
     def restart(current: int, arrays: ArrayRecord) -> None:
         if current == 1:
-            grid.nodes[77] = Node(grid.nodes[11].app, grid.nodes[11].config)
+            grid.nodes[77] = Node(grid.nodes[11].app, grid.nodes[11].config, key=grid.nodes[11].key)
             grid.nodes[11].spoil = lambda instruction, reply: None
         if current == 2:
             del grid.nodes[11]

@@ -58,9 +58,7 @@ class Pair(nn.Module):
 def train(directory: Path, module: type[nn.Module], start: Any, **settings: Any) -> tuple[Strategy, dict[str, torch.Tensor]]:
     grid = Grid({i: Node(client_app(module, SAMPLES), owner(directory, name, trust="none")) for i, name in enumerate(SAMPLES)})
     settings = {"privacy": NONE, **settings}
-    chosen = Strategy(
-        normec.FedNormEC(beta=0.1, server_lr=1.0), local_lr=0.5, clients=2, folder=directory / "server", wait=0.0, **settings
-    )
+    chosen = Strategy(normec.FedNormEC(beta=0.1, server_lr=1.0), local_lr=0.5, clients=2, folder=directory / "server", wait=0.0, **settings)
     found = chosen.start(grid, start, num_rounds=3)  # type: ignore[arg-type]
     return chosen, dict(found.arrays.to_torch_state_dict())
 
@@ -125,7 +123,7 @@ def test_equal_constants_are_not_taken_for_one_parameter() -> None:
 def test_whole_numbers_are_left_out_of_a_module_and_refused_in_a_record() -> None:
     arrays, layout = Layout.of_model(Tied(), None)
     assert set(layout.names) == {"first.weight", "first.bias", "second.bias"} and "seen" in arrays
-    with pytest.raises(BadInput, match="'seen' holds int64, .* Give the module itself"):
+    with pytest.raises(BadInput, match=r"'seen' holds int64, .* Give the module itself"):
         Layout.of_model(Tied().state_dict(), None)
     moved = layout.arrays(torch.arange(24.0), arrays)
     assert np.array_equal(moved["second.weight"].numpy(), moved["first.weight"].numpy())

@@ -19,7 +19,7 @@ from normec.flower.keeper import Keeper
 from normec.flower.layout import Layout
 from normec.flower.owner import Owner
 from normec.flower.terms import Terms
-from normec.flower.wire import RECORD, Answer, Instruction
+from normec.flower.wire import RECORD, Answer, Instruction, plain
 from normec.noise import to_lattice
 from normec.privacy import Mechanism
 from normec.streams import Streams
@@ -56,7 +56,7 @@ class ClientMod:
                 if instruction.task == "train":
                     answer = _train(message, context, call_next, keeper, instruction)
         except BadInput as error:
-            log.warning("refused: %s", error)
+            log.warning("refused: %s", plain(str(error)))
             answer = replace(answer, refused=_without_paths(str(error), context))
         except OSError as error:  # a full disk; its words would tell the server of this machine
             log.exception("this client cannot keep its state")

@@ -20,7 +20,8 @@ from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
 from normec.settings import OpenUnit, Settings, Text
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="up to 64 letters, digits, dots, dashes")]
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+Name = Annotated[str, Field(pattern=f"^{NAME}$", description="up to 64 letters, digits, dots, dashes")]
 PATIENCE = 60.0
 """Seconds to wait for an earlier round, or for another experiment of the same client to write down a release."""
 EVALUATION = "evaluation.jsonl"

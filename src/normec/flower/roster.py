@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from normec.errors import BadInput, NormecError, count
@@ -17,8 +19,15 @@ log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr
 
 POLL = 1.0
 """Seconds between two looks for nodes that have connected."""
+GREETING = 60.0
+"""Seconds that the first answer of a node may take, before it is asked anew with more."""
 LAST_CALL = 10.0
 """Seconds that more nodes have to come, once as many as there should be clients have come or refused."""
+
+
+SILENT = "node {}: it has not answered"
+UNAVAILABLE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+"""What a SuperLink answers for a node that has not answered."""
 
 
 class Replies(NamedTuple):
@@ -46,11 +55,14 @@ class Roster:
     """The nodes that are connected, and the clients they speak for.
 
     clients: the names of the experiment's clients, in order; empty until all of them have introduced themselves once.
+    bound: by client, the node that has said its name first: its public key, or its id where Flower names no key. No other
+    node speaks for the client from then on.
     """
 
-    def __init__(self, clients: Iterable[str] = ()) -> None:
-        self.clients = tuple(clients)
+    def __init__(self, clients: Iterable[str] = (), bound: Mapping[str, str] | None = None) -> None:
+        self.clients, self.bound = tuple(clients), dict(bound or {})
         self.node_of: dict[str, int] = {}
+        self._identity: dict[int, str] = {}
         self._turned_away: dict[int, _TurnedAway] = {}
         self._greeted: list[int] = []
         self._looks = 0
@@ -67,7 +79,8 @@ class Roster:
 
     def _look(self, grid: Grid) -> set[int]:
         """The nodes that are connected; forgets the others."""
-        here = set(grid.get_node_ids())
+        self._identity = {info.node_id: _identity(info.node_id, info.public_key) for info in grid.get_nodes()}
+        here = set(self._identity)
         self._looks += 1
         self.node_of = {client: node for client, node in self.node_of.items() if node in here}
         self._turned_away = {node: entry for node, entry in self._turned_away.items() if node in here}
@@ -84,13 +97,15 @@ class Roster:
             elif node not in self._greeted:
                 others.append(reply)
         for node in silent:
-            self._turn_away(node, f"node {node}: it has not answered", stated=False)
+            self._turn_away(node, SILENT.format(node), stated=False)
         self._greeted = []
         return others
 
     def _introduce(self, node: int, reply: Message) -> None:
         who = f"node {node}"
         try:
+            if reply.has_error() and reply.error.code in UNAVAILABLE:
+                return self._turn_away(node, SILENT.format(node), stated=False)
             if reply.has_error():
                 raise BadInput("it", " has answered with an error; its log says why")
             answer = Answer.read(reply)
@@ -101,6 +116,9 @@ class Roster:
                 raise BadInput("another", f" node speaks for client {answer.client!r} already")
             if self.clients and answer.client not in self.clients:
                 raise BadInput("it", " is none of the experiment's clients, whose number is part of the accounting")
+            if self.bound.setdefault(answer.client, self._identity.get(node, "")) != self._identity.get(node, ""):
+                problem = f" node has spoken for client {answer.client!r} before, and names stay with a node's key. Start it with that key,"
+                raise BadInput("another", f"{problem} or let the name move with Strategy(moved=[{answer.client!r}])")
             self.node_of[answer.client] = node
             self._turned_away.pop(node, None)
         except BadInput as error:
@@ -117,21 +135,25 @@ class Roster:
             log.warning("turned away: %s", reason)
         self._turned_away[node] = _TurnedAway(reason.rstrip("."), stated, times, self._looks + 2 ** min(times, 20))
 
-    def gather(self, grid: Grid, greeting: Callable[[int], Message], clients: int, least: int, wait: float) -> None:
+    def gather(self, grid: Grid, greeting: Callable[[int, float], Message], clients: int, least: int, wait: float) -> None:
         """Asks nodes whose they are until `clients` of them take part, or `wait` seconds are over.
 
-        The first time the clients' names become those of the experiment: of more than are wanted, the first by name.
+        A node that refuses hardly changes its mind; one that is silent may be starting, and is asked again with twice the
+        patience. The first time the clients' names become those of the experiment: of more than are wanted, the first by name.
+        greeting: of a node's number, and the seconds that its answer may take.
 
         Raises:
             NormecError: where fewer than `least` have come, saying who refuses and why.
         """
         begun = time.monotonic()
-        end = begun + wait
+        end, patience = begun + wait, GREETING
         self._look(grid)
         while len(self.node_of) < clients:
             if strangers := self.strangers(grid, refusing=False):
-                self.enter(grid.send_and_receive([greeting(node) for node in strangers], timeout=max(end - time.monotonic(), POLL)))
-            if len(self.node_of) + len(self._turned_away) >= clients:  # enough have come, and those that refuse hardly change their minds
+                timeout = max(min(end - time.monotonic(), patience), POLL)
+                self.enter(grid.send_and_receive([greeting(node, timeout) for node in strangers], timeout=timeout))
+                patience *= 1 if set(strangers) <= self._settled() else 2
+            if len(self._settled()) >= clients:
                 end = min(end, time.monotonic() + LAST_CALL)
             if len(self.node_of) >= clients or time.monotonic() > end:
                 break
@@ -142,8 +164,13 @@ class Roster:
             raise NormecError(f"the experiment cannot go on: {found}.{refusals} Start the other nodes, or change what is refused.")
         if not self.clients:
             self.clients = tuple(sorted(self.node_of)[:clients])
+            self.bound = {client: self.bound[client] for client in self.clients}
             for client in set(self.node_of) - set(self.clients):
                 self._turn_away(self.node_of.pop(client), f"client {client!r}: {count(clients, 'client')} are wanted, and others came")
+
+    def _settled(self) -> set[int]:
+        """The nodes that take part, and those that have said why they do not."""
+        return set(self.node_of.values()) | {node for node, entry in self._turned_away.items() if entry.stated}
 
     def collect(self, sent: dict[int, str], replies: Iterable[Message], check: Callable[[Answer], None]) -> Replies:
         """Sorts the replies to a round's messages. sent: by node, the client that was asked. check: raises BadInput."""
@@ -168,3 +195,8 @@ class Roster:
         for client, reason in sorted(refused.items()):
             log.warning("client %r does not count in this round: %s", client, reason)
         return Replies(dict(sorted(answers.items())), refused, len(sent) - len(answers) - len(refused))
+
+
+def _identity(node: int, public_key: bytes) -> str:
+    """Of a node, as long as it lives: its key, which survives restarts and a SuperLink that has lost its database."""
+    return f"key {hashlib.blake2b(public_key, digest_size=16).hexdigest()}" if public_key else f"node {node}"

@@ -30,7 +30,7 @@ from normec.promise import Claim, claim_table, convergence, ledger_header, state
 from normec.streams import Streams
 from normec.version import __version__, versions
 
-COUNTS = ("experiment", "clients", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
+COUNTS = ("experiment", "clients", "nodes", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
 """What a checkpoint holds beside the vectors."""
 
 
@@ -38,8 +38,9 @@ COUNTS = ("experiment", "clients", "settled", "attempt", "rounds_done", "transmi
 class ServerState:
     """Between two rounds. Nothing of it is a client's own: memories never leave the clients.
 
-    settled: by client, the last attempt whose answer the server has counted. attempt: the id of the present one. cohort: its
-    participants, a mask (M,). exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise.
+    nodes: by client, the node that it is bound to. settled: by client, the last attempt whose answer the server has counted.
+    attempt: the id of the present one. cohort: its participants, a mask (M,). exposure: (M,) Σ 1/h_k over each client's
+    rounds, where participants add the noise.
     """
 
     folder: RunFolder
@@ -54,6 +55,7 @@ class ServerState:
     experiment: str
     ledger: Ledger | None = None
     clients: tuple[str, ...] = ()
+    nodes: dict[str, str] = field(default_factory=dict)
     settled: dict[str, str] = field(default_factory=dict)
     rounds_done: int = 0
     transmissions: int = 0
@@ -111,7 +113,7 @@ class ServerState:
         self.server = tuple(tensors[f"server.{slot}"] for slot in self.terms.algorithm.server_slots)
         self.steps = tuple(tensors[f"optimizer.{slot}"] for slot in self.optimizer.slots)
         for name in COUNTS:
-            setattr(self, name, counts[name])
+            setattr(self, name, counts.get(name, getattr(self, name)))
         self.clients = tuple(self.clients)
         check_hex("experiment", self.experiment)
 

@@ -43,7 +43,8 @@ class Strategy(FlowerStrategy):
     sum of the stepsizes of a client's local steps, by which its update is divided. clients: M, whose number is part of the
     accounting. folder: where the server's state, metrics and ledger lie; an experiment that is there goes on where it
     stands. trained: the names of the model's arrays that are trained, by default all. seed: of the cohorts, without privacy.
-    wait: seconds until all clients must have connected.
+    wait: seconds until all clients must have connected. moved: names of clients whose node has another key from now on: each
+    of them is bound anew, to the first node that says it.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class Strategy(FlowerStrategy):
         trained: Sequence[str] | None = None,
         seed: int = 42,
         wait: float = 600.0,
+        moved: Sequence[str] = (),
     ) -> None:
         self.algorithm, self.privacy, self.participation = algorithm, privacy, participation or Full()
         self.server = server or Descent()
         self.local_lr, self.clients, self.trained, self.seed, self.wait = local_lr, clients, trained, seed, wait
+        self.moved = frozenset(moved)
         self.folder = RunFolder(Path(folder))
         self.roster = Roster()
         self.sent: dict[int, str] = {}
@@ -97,12 +100,13 @@ class Strategy(FlowerStrategy):
         result, self.timeout = Result(), timeout
         with self.folder.open(resume=self.folder.holds_run):
             self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(self.arrays), self.seed)
+            self._check_moved()
             self.summary()
             arrays = self._current()
             if self.state.goes_on():
-                self.roster = Roster(self.state.clients)
+                self.roster = Roster(self.state.clients, {k: v for k, v in self.state.nodes.items() if k not in self.moved})
                 self.roster.gather(grid, self._greeting, self.clients, least=1 if self.state.clients else self.clients, wait=self.wait)
-                self.state.clients = self.roster.clients
+                self.state.clients, self.state.nodes = self.roster.clients, self.roster.bound
                 self.state.began(lambda: _evaluated(evaluate_fn, 0, arrays, result))
             while self.state.goes_on():
                 current = self.state.rounds_done + 1
@@ -171,10 +175,15 @@ class Strategy(FlowerStrategy):
             log.info("goes on after %s", self.state.where())
         log.info("planned: %s", self.state.claim().sentence)
 
-    def _greeting(self, node: int) -> Message:
-        return self._message(node, None, {})
+    def _check_moved(self) -> None:
+        if unknown := self.moved - set(self.state.clients):
+            problem = f" names {min(unknown)!r:.80}, and the experiment's clients are {', '.join(self.state.clients) or 'not known yet'}."
+            raise BadInput("moved", f"{problem} Leave it out.")
 
-    def _message(self, node: int, client: str | None, content: dict[str, Any]) -> Message:
+    def _greeting(self, node: int, patience: float = 0.0) -> Message:
+        return self._message(node, None, {}, patience or self.timeout)
+
+    def _message(self, node: int, client: str | None, content: dict[str, Any], ttl: float | None = None) -> Message:
         state = self.state
         instruction = Instruction(
             task="greet" if client is None else "train",
@@ -188,7 +197,7 @@ class Strategy(FlowerStrategy):
             terms=self.terms,
         )
         records = RecordDict({**content, RECORD: instruction.record()})
-        return Message(records, dst_node_id=node, message_type="train", group_id=str(state.rounds_done + 1), ttl=self.timeout)
+        return Message(records, dst_node_id=node, message_type="train", group_id=str(state.rounds_done + 1), ttl=ttl or self.timeout)
 
     def _check(self, answer: Answer) -> None:
         """Refuses an answer to something else, or a message that no honest client sends.

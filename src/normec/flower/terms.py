@@ -12,8 +12,12 @@ from normec.algorithms.base import REGISTRY
 from normec.errors import BadInput
 from normec.participation import Full, Participation, participation_from_table
 from normec.privacy import Mechanism, Privacy
+from normec.privacy.mechanism import SMALLEST_NOISE
 from normec.promise import mechanism_for
-from normec.settings import Count, Positive, Settings, choose
+from normec.settings import Count, Positive, Rounds, Settings, choose
+
+LONGEST_TERMS = 20_000
+"""Characters, above what any algorithm's settings take."""
 
 
 class Sizes(Settings):
@@ -21,7 +25,7 @@ class Sizes(Settings):
 
     local_lr: Positive
     clients: Count
-    rounds: Count
+    rounds: Rounds
     parameters: Count
 
 
@@ -88,6 +92,8 @@ class Terms:
         Raises:
             BadInput: for terms that are malformed, or that no deployment can keep.
         """
+        if len(text) > LONGEST_TERMS:
+            raise BadInput("terms", f" of {len(text):,} characters are longer than any ({LONGEST_TERMS:,}).")
         try:
             table = json.loads(text)
             algorithm = dict(table["algorithm"])
@@ -100,10 +106,13 @@ class Terms:
             )
         except BadInput:
             raise
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadInput("terms", f" are malformed ({type(error).__name__}: {error}).") from None
         _check_trust(terms.privacy)
         _check_algorithm(terms.algorithm)
+        if terms.privacy.client_limit is not None and (terms.privacy.noise_multiplier or 0.0) < SMALLEST_NOISE:
+            problem = f"={terms.privacy.noise_multiplier} counts as no noise, with which client_limit={terms.privacy.client_limit:g}"
+            raise BadInput("privacy.noise_multiplier", f"{problem} allows no round. Raise it, or leave client_limit out.")
         if terms.privacy.epsilon is not None or terms.privacy.stop_at is not None:
             raise BadInput("terms", " name an ε to be calibrated. Give the noise multiplier.")
         if terms.privacy.trust != "none" and terms.privacy.noise != "secure":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from normec.errors import BadInput
 from normec.flower.keeper import check_hex
+from normec.flower.owner import NAME
 from normec.flower.terms import Terms
 
 RECORD = "normec"
@@ -21,6 +23,8 @@ RECORD = "normec"
 
 LONGEST = 2000
 """Characters of a word in an answer."""
+SHOWN = 400
+"""Characters of another party's words that are shown."""
 
 Task = Literal["greet", "train"]
 
@@ -81,6 +85,12 @@ class Instruction:
         return cls("train" if task == "train" else "greet", experiment, k, attempt, settled, transmits == "yes", names, pairs, terms)
 
 
+def plain(text: str, most: int = SHOWN) -> str:
+    """Another party's words as they may be shown: on one line, without control characters, and not endless."""
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
 def _texts(name: str, found: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise BadInput("instruction", f": {name}={found!r:.40} must be a list of strings.")
@@ -109,7 +119,7 @@ class Answer:
         names = ("client", "experiment", "round", "attempt")
         key = os.urandom(32) if self.hidden else b""
         content = RecordDict(
-            {RECORD: ConfigRecord({**{name: getattr(self, name) for name in names}, "refused": self.refused[:LONGEST], "mask": key})}
+            {RECORD: ConfigRecord({**{name: getattr(self, name) for name in names}, "refused": plain(self.refused), "mask": key})}
         )
         if self.message is not None:
             values = self.message.numpy()
@@ -128,14 +138,16 @@ class Answer:
             raise BadInput("reply", " holds no answer of normec's ClientMod. Put it on the client's train function.")
         beyond = set(content) - {RECORD, f"{RECORD}.message"}
         if beyond:
-            raise BadInput("reply", f" holds {min(beyond)!r} beside the message, which no noise protects.")
+            raise BadInput("reply", f" holds {min(beyond)!r:.60} beside the message, which no noise protects.")
         record = content.config_records[RECORD]
         words = [record.get(name) for name in ("client", "experiment", "attempt", "refused")]
         k, key = record.get("round"), record.get("mask")
         if not all(isinstance(word, str) and len(word) <= LONGEST for word in words) or type(k) is not int or type(key) is not bytes:
             raise BadInput("reply", " is malformed.")
         client, experiment, attempt, refused = map(str, words)
-        return cls(client, experiment, k, attempt, cls._message(content, key), refused)
+        if client and not re.fullmatch(NAME, client):
+            raise BadInput("reply", f" says that it is of client {plain(repr(client), 70)}, which is no client's name.")
+        return cls(client, experiment, k, attempt, cls._message(content, key), plain(refused))
 
     @staticmethod
     def _message(content: RecordDict, key: bytes) -> Tensor | None:

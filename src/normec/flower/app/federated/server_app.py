@@ -33,5 +33,6 @@ def main(grid: Grid, context: Context) -> None:
         participation=normec.Poisson(rate=float(config["rate"])),
         privacy=normec.Privacy(trust="none") if trust == "none" else normec.Privacy(trust=trust, epsilon=float(config["epsilon"])),
         folder=str(config["folder"]),
+        moved=[name.strip() for name in str(config["moved"]).split(",") if name.strip()],
     )
-    strategy.start(grid, ArrayRecord(task.make_model().state_dict()), int(config["rounds"]), float(config["timeout"]), evaluate_fn=evaluate)
+    strategy.start(grid, task.make_model(), int(config["rounds"]), float(config["timeout"]), evaluate_fn=evaluate)
