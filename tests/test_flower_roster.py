@@ -112,7 +112,7 @@ def test_of_silent_nodes_the_run_says_so_when_wait_is_over(tmp_path: Path, monke
     grid = federation(tmp_path)
     grid.nodes[11].spoil = lambda instruction, reply: None
     begun = time.monotonic()
-    with pytest.raises(NormecError, match="1 client of 2 came within .* node 11: it has not answered"):
+    with pytest.raises(NormecError, match=r"1 client of 2 came within .* node 11: it has not answered"):
         start(strategy(tmp_path, wait=0.5), grid)
     assert time.monotonic() - begun >= 0.5
 
@@ -174,7 +174,7 @@ def test_words_are_escaped_by_hand() -> None:
 def test_terms_that_are_deep_or_endless_are_refused_in_one_sentence(tmp_path: Path) -> None:
     for text in ("[" * 100_000, '{"a":' * 3_000, '{"sizes": "' + "x" * 10**6 + '"}'):
         begun = time.monotonic()
-        with pytest.raises(BadInput, match="^terms") as error:
+        with pytest.raises(BadInput, match=r"^terms") as error:
             Terms.read(text)
         assert len(str(error.value)) < 200 and time.monotonic() - begun < 1
 
