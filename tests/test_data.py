@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,73 @@ def test_from_dataset() -> None:
         [(torch.ones(2, dtype=torch.bfloat16), "cat"), (torch.zeros(2, dtype=torch.bfloat16), "dog")], [0, 1]
     )
     assert half.classes == ("cat", "dog") and half.client(0)[0].tolist() == [[1.0, 1.0]]
+
+
+class Drawn(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """Twelve samples, on which `draw` works at each reading."""
+
+    def __init__(self, draw: Callable[[int, torch.Tensor], torch.Tensor]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.draw(index, torch.arange(4.0) + 10 * index), index % 2
+
+
+OWN = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda index, x: x + torch.rand(()),
+        lambda index, x: x + random.random(),
+        lambda index, x: x + np.random.rand(),  # noqa: NPY002
+        lambda index, x: x + torch.rand(()) * (index == 5),
+        lambda index, x: x.flip(0) if OWN.random() < 0.5 else x,
+        lambda index, x: x[: 3 + int(OWN.integers(2))],
+    ],
+)
+def test_one_draw_of_a_random_transform_is_not_kept_unasked(draw: Any) -> None:
+    dataset = Drawn(draw)
+    with pytest.raises(normec.BadInput, match=r"sample \d+ is another one at each reading.*To keep one draw, give \[dataset\[i\]"):
+        normec.Federation.from_dataset(dataset, [0] * 12)
+
+
+def test_one_draw_is_kept_as_the_error_advises() -> None:
+    dataset = Drawn(lambda index, x: x + torch.rand(()))
+    assert normec.Federation.from_dataset([dataset[i] for i in range(len(dataset))], [0] * 12).x.shape == (12, 4)
+
+
+def seeded(index: int, x: torch.Tensor) -> torch.Tensor:
+    """Draws the same numbers at each reading, in the global generators."""
+    torch.manual_seed(index)
+    random.seed(index)
+    return x + torch.rand(()) + random.random()
+
+
+def test_reading_a_dataset_leaves_the_global_generators() -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+    data = normec.Federation.from_dataset(Drawn(seeded), [0] * 12)
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.arange(4.0) + 30 + torch.rand(()) + random.random()
+    torch.set_rng_state(before[0])
+    random.setstate(before[2])
+    assert torch.equal(data.x[3], expected)
+    with pytest.raises(normec.BadInput):
+        normec.Federation.from_dataset(Drawn(lambda index, x: x + torch.rand(()) + random.random() + np.random.rand()), [0] * 12)  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[2]
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+
+
+def test_a_dataset_that_reuses_its_memory_is_refused() -> None:
+    held = torch.zeros(4)
+    with pytest.raises(normec.BadInput, match="the same memory for several samples"):
+        normec.Federation.from_dataset(Drawn(lambda index, x: held.copy_(x)), [0] * 12)
+    assert normec.Federation.from_dataset(Drawn(lambda index, x: held.copy_(x).clone()), [0] * 12).x[2].tolist() == [20, 21, 22, 23]
 
 
 @pytest.mark.parametrize("algorithm", [normec.FedNormEC(), normec.DPFedAvgClip(), normec.DPFedAvgNorm()])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from normec.data.checks import as_features, class_names, encode_labels, finite
+from normec.data.samples import pair, read_dataset
 from normec.errors import BadInput, count
 
 
@@ -97,7 +98,7 @@ class Federation:
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
             raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
-        arrays = [(name, *_pair("clients", f"client {name!r}", client)) for name, client in zip(names, clients, strict=True)]
+        arrays = [(name, *pair("clients", f"client {name!r}", client)) for name, client in zip(names, clients, strict=True)]
         for name, x, y in arrays:
             if x.shape[:1] != y.shape[:1] or not x.ndim:
                 problem = f": client {name!r} has samples of shape {x.shape} and targets of shape {y.shape}."
@@ -121,15 +122,14 @@ class Federation:
     def from_dataset(cls, dataset: Any, client_ids: Sequence[Hashable] | np.ndarray, **options: Any) -> Federation:
         """From a torch map-style Dataset of (x, y) pairs and the id of each sample's client; options as `from_arrays`.
 
-        x: a tensor, an array or numbers, of one shape for all samples; y: a class or a target.
+        x: a tensor, an array or numbers, of one shape for all samples; y: a class or a target. Each sample is read once, so that
+        a random transform would be frozen: some are read again (all, where a global generator moves), and what differs is refused.
+        The global generators of torch, numpy and Python stand afterwards as they stood before.
+
+        Raises:
+            BadInput: for a dataset that draws at random or cannot be read, and as `from_arrays`.
         """
-        try:
-            pairs = [dataset[index] for index in range(len(dataset))]
-        except Exception as error:  # whatever a user's dataset raises
-            raise BadInput("dataset", f" cannot be read sample by sample ({type(error).__name__}: {error}).") from error
-        if not pairs:
-            raise BadInput("dataset", " is empty. Give one with samples.")
-        samples = [_pair("dataset", f"sample {index} of the dataset", pair) for index, pair in enumerate(pairs)]
+        samples = read_dataset(dataset)
         odd = next((index for index, (x, _) in enumerate(samples) if x.shape != samples[0][0].shape), None)
         if odd is not None:
             problem = f": sample {odd} is of shape {samples[odd][0].shape}, the first of {samples[0][0].shape}"
@@ -205,34 +205,6 @@ class Federation:
             digest.update(self.test_owners.astype(np.int64).tobytes())
         digest.update(self.offsets.astype(np.int64).tobytes())
         return digest.hexdigest()
-
-
-def _pair(setting: str, what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(x, y) as arrays of numbers or, for y, strings."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise BadInput(setting, f": {what} is no pair (x, y). Give one.")
-    try:
-        x, y = (_array(part) for part in given)
-    except (TypeError, ValueError) as error:
-        raise BadInput(setting, f": {what} holds no tensors or arrays of one shape ({error}). Give such.") from None
-    return x, y
-
-
-def _array(given: Any) -> np.ndarray:
-    """Numbers or strings as an array.
-
-    Raises:
-        TypeError, ValueError: for anything else, and for rows of several lengths.
-    """
-    if isinstance(given, Tensor):
-        plain: np.ndarray = (given.float() if given.dtype == torch.bfloat16 else given).numpy(force=True)
-        return plain
-    if not isinstance(given, np.ndarray | np.generic | int | float | str | list | tuple) and not hasattr(given, "to_numpy"):
-        raise TypeError(f"{type(given).__name__} is none")
-    found = np.asarray(given)
-    if found.dtype.kind == "O" and not all(isinstance(each, str) for each in found.reshape(-1)):
-        raise TypeError("it holds objects")
-    return found
 
 
 def _spread(size: int, wanted: int) -> np.ndarray:
