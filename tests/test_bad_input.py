@@ -422,7 +422,7 @@ def test_numpy_numbers_are_numbers() -> None:
         ((["a", "b"], [0, 1], [0, 0]), "Give numbers"),
         (([[1.0], [2.0, 3.0]], [0, 1], [0, 0]), "cannot be read as an array"),
         ((3.0, [0, 1], [0, 0]), "shape \\(\\)"),
-        (([[1.0], [2.0]], [[0], [1]], [0, 0]), "one label a sample"),
+        (([[1.0], [2.0]], [[0, 1], [1, -1]], [0, 0]), "label -1"),
         (([[1.0], [2.0]], [0, 1], [[0], [0]]), "client_ids"),
         (([[1.0], [2.0]], [0, 1], 5), "client_ids"),
         (([[], []], [0, 1], [0, 0]), "shape \\(2, 0\\)"),
@@ -543,7 +543,7 @@ def test_targets_that_would_broadcast_are_refused() -> None:
     data = normec.Federation.from_arrays(np.ones((4, 3)), np.zeros(4), [0, 0, 1, 1])
     with pytest.raises(normec.BadInput, match="target size"):
         normec.train(
-            model=lambda: nn.Linear(3, 1), data=data, algorithm=normec.FedNormEC(), local=normec.GD(), participation=normec.Full(),
+            model=lambda: nn.Linear(3, 4), data=data, algorithm=normec.FedNormEC(), local=normec.GD(), participation=normec.Full(),
             privacy=normec.Privacy(trust="none"), rounds=1, loss=nn.MSELoss(),
         )  # fmt: skip
 

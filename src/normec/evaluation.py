@@ -2,62 +2,56 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Annotated, Any, NamedTuple, overload
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from normec.data import Federation
 from normec.errors import BadInput, TrainingFailed, some_of
-from normec.imports import load_object
 from normec.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
-from normec.models import FlatModel
-from normec.settings import Count, Settings, Texts
+from normec.metrics import Metric, NamedMetric, built, update, value
+from normec.models import FlatModel, Reading
+from normec.settings import Count, Settings, Text
+
+Metrics = Annotated[
+    tuple[Text | NamedMetric, ...],
+    Field(strict=False, description='a list of import paths, such as ["a:B"], or of {name="a:B", arguments={c=1}}'),
+]
 
 
 class Evaluation(Settings):
-    """The `[evaluation]` section. metrics: import paths of torchmetrics metrics, such as
-    "torchmetrics.classification:MulticlassF1Score", for the test set. samples: about how many training samples, and at most how many
-    test samples, a round's losses and accuracy are taken on, spread evenly over the clients; by default all.
+    """The `[evaluation]` section. metrics: of the test set, import paths of torchmetrics metrics or the like, such as
+    "torchmetrics.classification:MulticlassF1Score", or {name="…", arguments={average="micro"}}. samples: about how many training samples,
+    and at most how many test samples, a round's losses and accuracy are taken on, spread evenly over the clients; by default all.
     """
 
-    metrics: Texts = ()
+    metrics: Metrics = ()
     samples: Count | None = None
 
-    def build(self, federation: Federation) -> dict[str, Metric]:
-        """The metrics by their names, or paths where two have one name; one that asks for `task` or `num_classes` is told.
+    def build(self, federation: Federation, reading: Reading) -> dict[str, Metric]:
+        """The metrics, as `metrics.built`; none where none is asked for and there is no test set.
 
         Raises:
             BadInput: for a path that leads to no such metric, and where there is no test set.
         """
-        if self.metrics and federation.test is None:
-            raise BadInput("evaluation.metrics", f"={list(self.metrics)} needs a test set. Raise data.test_fraction, or remove it.")
-        names = [path.rpartition(":")[2] for path in self.metrics]
-        classes = len(federation.classes) if federation.classes else None
-        return {path if names.count(name) > 1 else name: _metric(path, classes) for path, name in zip(self.metrics, names, strict=True)}
-
-
-class Metric(Protocol):
-    """What a torchmetrics metric does."""
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Takes in a batch."""
-
-    def compute(self) -> Any:
-        """The value over all batches, a number."""
-
-    def reset(self) -> None:
-        """Forgets the batches."""
+        chosen = [each if isinstance(each, NamedMetric) else NamedMetric(name=each) for each in self.metrics]
+        if federation.test is None:
+            if chosen:
+                shown = [each.label for each in chosen]
+                raise BadInput("evaluation.metrics", f"={shown} needs a test set. Raise data.test_fraction, or remove it.")
+            return {}
+        return built(chosen, reading, len(federation.classes) if federation.classes else None, math.prod(federation.y.shape[1:]))
 
 
 class Scores(NamedTuple):
     """train_loss: mean over the clients with samples of each one's mean loss. test_*: pooled, None without a test set.
 
-    test_accuracy: the share of right classes, None for a model that does not classify. metrics: the other ones, by name.
+    test_accuracy: the share of targets whose class is named rightly, None for a model that does not classify. metrics: the others.
     broken: the clients whose training loss is not finite, where that may be told.
     """
 
@@ -89,7 +83,7 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[
     counted = losses[losses.isfinite()] if drop_broken else losses
     holders = np.flatnonzero(federation.sizes)
     broken = () if drop_broken else tuple(federation.ids[holder] for holder in holders[~losses.isfinite().cpu().numpy()])
-    found = {name: _value(name, metric) for name, metric in metrics.items()} if federation.test else None
+    found = {name: value(name, metric) for name, metric in metrics.items()} if federation.test else None
     return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy, found, broken)
 
 
@@ -117,7 +111,7 @@ def by_client(model: FlatModel, x: Tensor, federation: Federation) -> ByClient:
     ends, found = np.cumsum(held), ByClient(federation.ids, federation.sizes, held)
     if federation.test is None:
         return found
-    for first, last in spans(held):
+    for first, last in spans(held, alone=model.mixes_samples):
         tested = first + np.flatnonzero(held[first:last])
         own = torch.from_numpy(order[ends[first] - held[first] : ends[last - 1]]).to(x.device)
         features, targets = federation.test[0][own], federation.test[1][own]
@@ -127,7 +121,7 @@ def by_client(model: FlatModel, x: Tensor, federation: Federation) -> ByClient:
             outputs = model.outputs(x, features)
             losses = mean_losses(model, outputs, targets, held[tested]).tolist()
             parts = [torch.split(each, held[tested].tolist()) for each in (outputs, targets)]
-            scores = [(loss, _accuracy(*part)) for loss, *part in zip(losses, *parts, strict=True)]
+            scores = [(loss, _share(*model.reading.right(*part))) for loss, *part in zip(losses, *parts, strict=True)]
         found.test_loss[tested], found.test_accuracy[tested] = np.array(scores, dtype=np.float64).T  # None becomes NaN
     return found
 
@@ -214,14 +208,14 @@ def _test(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str
 
 def _mean_scores(model: FlatModel, x: Tensor, features: Tensor, labels: Tensor, metrics: dict[str, Metric]) -> tuple[float, float | None]:
     """The mean loss of some samples and the share of right classes, None where nothing is classified; the metrics take them in."""
-    loss, right, classifies = 0.0, 0, True
+    loss, right, counted = 0.0, 0, 0
     for outputs, targets in _batches(model, x, features, labels):
         loss += float(model.objective(outputs, targets)) * len(targets)
-        classifies = classifies and _classifies(outputs, targets)
-        right += int((outputs.argmax(1) == targets).sum()) if classifies else 0
+        hits, held = model.reading.right(outputs, targets)
+        right, counted = right + hits, counted + held
         for name, metric in metrics.items():
-            _update(name, metric, outputs, targets)
-    return loss / len(labels), right / len(labels) if classifies else None
+            update(name, metric, model.reading, outputs, targets)
+    return loss / len(labels), _share(right, counted)
 
 
 def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -231,41 +225,5 @@ def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> 
         yield model.outputs(x, features[chosen]), targets[chosen]
 
 
-def _accuracy(outputs: Tensor, targets: Tensor) -> float | None:
-    return float((outputs.argmax(1) == targets).sum()) / len(targets) if _classifies(outputs, targets) else None
-
-
-def _classifies(outputs: Tensor, targets: Tensor) -> bool:
-    return not targets.is_floating_point() and outputs.ndim == 2
-
-
-def _metric(path: str, classes: int | None) -> Metric:
-    kind = load_object("evaluation.metrics", path)
-    offered: dict[str, Any] = {"task": "multiclass", "num_classes": classes}
-    try:
-        asked = inspect.signature(kind.__new__ if "__new__" in vars(kind) else kind).parameters
-        metric = kind(**{name: value for name, value in offered.items() if name in asked})
-    except Exception as error:  # whatever a foreign class raises
-        raise BadInput("evaluation.metrics", f": {path} cannot be made ({type(error).__name__}: {error}). Name another metric.") from error
-    if not all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")):
-        raise BadInput("evaluation.metrics", f": {path} is no metric: it needs update, compute and reset. Name another one.")
-    found: Metric = metric
-    return found
-
-
-def _update(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> None:
-    try:
-        metric.update(outputs.cpu(), targets.cpu())
-    except Exception as error:  # whatever a foreign class raises
-        reason = " ".join(str(error).split()).rstrip(".")
-        problem = f": {name} does not take outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} ({reason})."
-        raise BadInput("evaluation.metrics", f"{problem} Name another metric.") from error
-
-
-def _value(name: str, metric: Metric) -> float | None:
-    """A metric's value; None where it is not finite."""
-    try:
-        value = float(metric.compute())
-    except Exception as error:  # whatever a foreign class raises
-        raise BadInput("evaluation.metrics", f": {name} gives no number ({error}). Name another metric.") from error
-    return value if math.isfinite(value) else None
+def _share(right: int, counted: int) -> float | None:
+    return right / counted if counted else None

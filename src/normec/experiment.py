@@ -13,10 +13,12 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
 from normec.errors import BadInput, count
-from normec.evaluation import Evaluation, Metric
+from normec.evaluation import Evaluation
 from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
-from normec.models import Factory, FlatModel, Loss, build
+from normec.metrics import Metric
+from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of
+from normec.models.readings import passes_over, strangers
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar
 from normec.promise import mechanism_for
@@ -122,9 +124,13 @@ def prepare(experiment: Experiment) -> Plan:
     samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
     smallest = min(experiment.local.smallest_batch(federation.sizes), PROBE_SAMPLES)
     with torch.random.fork_rng(devices=[]):
-        model.probe(samples, classes)
+        outputs, fit = probe(model, samples, classes)
         if smallest < len(samples[1]):
             _probe_smallest(model, samples, smallest, classes)
+        test = federation.test and (federation.test[0], fit(federation.test[1], engine.torch_dtype))
+        federation = replace(federation, y=fit(federation.y, engine.torch_dtype), test=test)
+        model.reading = _reading(model, outputs.cpu(), federation, classes)
+        samples = samples[0], federation.y[:PROBE_SAMPLES]
         model.enter(start, training=True)
         buffers = model.buffers
         if experiment.privacy.trust != "none":
@@ -139,7 +145,7 @@ def prepare(experiment: Experiment) -> Plan:
     mechanism, delta = mechanism_for(
         experiment.privacy, algorithm, experiment.participation, clients=len(data), rounds=experiment.schedule.rounds, d=model.d
     )
-    metrics = experiment.evaluation.build(federation)
+    metrics = experiment.evaluation.build(federation, model.reading)
     federation, scored = _scored(federation, experiment.evaluation.samples)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
     limit = None if engine.memory_limit == "auto" else engine.memory_limit
@@ -152,11 +158,25 @@ def prepare(experiment: Experiment) -> Plan:
 
 def _probe_smallest(model: FlatModel, samples: tuple[Tensor, Tensor], smallest: int, classes: int | None) -> None:
     try:
-        model.probe((samples[0][:smallest], samples[1][:smallest]), classes)
+        probe(model, (samples[0][:smallest], samples[1][:smallest]), classes)
     except BadInput as error:
         problem = error.problem.rstrip(".")
         remedy = "Raise data.min_size or local.batch_size, leave such clients out, or use a model that can (GroupNorm for BatchNorm)"
         raise BadInput(error.setting, f"{problem}; some client has a mini-batch of {count(smallest, 'sample')}. {remedy}.") from None
+
+
+def _reading(model: FlatModel, outputs: Tensor, federation: Federation, classes: int | None) -> Reading:
+    """How the model's outputs are read.
+
+    Raises:
+        BadInput: where targets are no classes, and the loss does not leave them out.
+    """
+    targets = [federation.y, *(federation.test[1:] if federation.test else ())]
+    for value in strangers(targets, classes):
+        if not passes_over(model.loss, outputs, targets[0], value):
+            remedy = f"Give a loss that does, such as torch.nn.CrossEntropyLoss(ignore_index={value}), or remove them"
+            raise BadInput("y", f" holds targets {value}, which are no class and which the loss does not ignore. {remedy}.")
+    return reading_of(model.loss, outputs, targets, classes)
 
 
 def _scored(federation: Federation, samples: int | None) -> tuple[Federation, Federation]:

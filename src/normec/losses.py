@@ -26,7 +26,7 @@ def client_losses(model: FlatModel, x: Tensor, federation: Federation, tolerant:
     Raises:
         ModelFailed: where it fails on a client's samples, naming it; not with `tolerant`.
     """
-    found = [_losses(model, x, federation, first, last, tolerant) for first, last in spans(federation.sizes)]
+    found = [_losses(model, x, federation, first, last, tolerant) for first, last in spans(federation.sizes, alone=model.mixes_samples)]
     return torch.cat(found).double()
 
 
@@ -76,16 +76,19 @@ def _objective(model: FlatModel, outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _plain_cross_entropy(model: FlatModel, outputs: Tensor, targets: Tensor) -> bool:
     """Whether the objective is the mean cross-entropy of the samples and nothing else."""
-    plain = model.loss is functional.cross_entropy and not hasattr(model.module, "penalty")
+    plain = model.plain_cross_entropy and not hasattr(model.module, "penalty")
     return plain and outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point()
 
 
-def spans(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Clients first … last − 1 that follow each other and hold about SAMPLES_AT_ONCE of such numbers of samples, or one that holds more."""
+def spans(sizes: np.ndarray, alone: bool = False) -> Iterator[tuple[int, int]]:
+    """Clients first … last − 1 that follow each other and hold about SAMPLES_AT_ONCE of such numbers of samples, or one that holds more.
+
+    alone: one client at a time, for models whose outputs of a sample depend on those beside it.
+    """
     ends, holders, place = np.cumsum(sizes), np.flatnonzero(sizes), 0
     held = ends[holders]
     while place < len(holders):
         before = held[place] - sizes[holders[place]]
-        after = max(place + 1, int(np.searchsorted(held, before + SAMPLES_AT_ONCE, side="right")))
+        after = max(place + 1, int(np.searchsorted(held, before + (0 if alone else SAMPLES_AT_ONCE), side="right")))
         yield int(holders[place]), int(holders[after - 1]) + 1
         place = after

@@ -46,7 +46,9 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain_numbers(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _plain_numbers(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
         return {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
 
     @classmethod

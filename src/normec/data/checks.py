@@ -11,6 +11,9 @@ from torch import Tensor
 
 from normec.errors import BadInput, count
 
+TORCH_IGNORES = -100
+"""The target that torch's losses leave out."""
+MOST_CLASSES = 2**20
 NUMBERS_AT_ONCE = 2**24
 """That are checked together, so that an array as large as the memory can be checked."""
 
@@ -37,8 +40,10 @@ def finite(name: str, values: Tensor) -> Tensor:
     return values
 
 
-def class_names(name: str, *labels: Any) -> tuple[str, ...] | None:
+def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[str, ...] | None:
     """The classes of all the given labels: sorted strings, "0" … for integers, None for floats (regression).
+
+    Where a sample has several labels, integers are classes up to the largest one. ignored: a label that is no class.
 
     Raises:
         BadInput: where they mix kinds.
@@ -47,15 +52,23 @@ def class_names(name: str, *labels: Any) -> tuple[str, ...] | None:
     kinds = {"i" if part.dtype.kind in "iub" else part.dtype.kind for part in parts}
     if len(kinds) > 1:
         raise BadInput(name, " holds targets of one kind for training and of another for the test. Give the same kind.")
-    values = np.concatenate([part.ravel() for part in parts])
     if kinds == {"f"}:
         return None
-    distinct = np.unique(values)
-    return tuple(str(label) for label in distinct) if kinds == {"U"} else tuple(map(str, range(len(distinct))))
+    distinct = np.unique(np.concatenate([part.ravel() for part in parts]))
+    if kinds == {"U"}:
+        return tuple(str(label) for label in distinct)
+    several = any(part[:1].size > 1 for part in parts)
+    distinct = distinct[~_no_class(distinct, several, ignored)]
+    held = int(distinct[-1]) + 1 if several and len(distinct) else len(distinct)
+    if held > MOST_CLASSES:
+        raise BadInput(name, f" holds the label {held - 1}. Number the classes from 0, at most {MOST_CLASSES:,} of them, or give floats.")
+    return tuple(map(str, range(held)))
 
 
-def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None) -> Tensor:
-    """Targets as a tensor: class labels as int64 positions in `classes`, floats (classes is None) as they are.
+def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None, ignored: int | None = None) -> Tensor:
+    """Targets (n, …) as a tensor: class labels as int64 positions in `classes`, floats (classes is None) as they are.
+
+    ignored: a label that is no class, and stays as it is; of samples with several labels −100 is one too, as torch's losses have it.
 
     Raises:
         BadInput: with the number of bad labels and the first of them.
@@ -63,21 +76,29 @@ def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None) -> Tensor:
     values = _array(name, y, kinds="f" if classes is None else "iubU")
     if classes is None:
         return finite(name, torch.from_numpy(values))
-    if values.ndim != 1:
-        raise BadInput(name, f" holds labels of shape {values.shape}. Give one label a sample, shape (n,).")
     if values.dtype.kind == "U":
         positions = {label: position for position, label in enumerate(classes)}
-        codes = np.array([positions.get(str(label), -1) for label in values], dtype=np.int64)
+        codes = np.array([positions.get(str(label), -1) for label in values.ravel()], dtype=np.int64).reshape(values.shape)
+        passed = np.zeros(values.shape, dtype=bool)
     else:
         codes = values.astype(np.int64)
-    bad = np.flatnonzero((codes < 0) | (codes >= len(classes)))
+        passed = _no_class(codes, values[:1].size > 1, ignored)
+    bad = np.argwhere(((codes < 0) | (codes >= len(classes))) & ~passed)
     if len(bad):
+        label = values[tuple(bad[0])]
         raise BadInput(
             name,
             f" has {count(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes "
-            f"(first: row {bad[0]}, counting from 0, label {values[bad[0]]}). Number the classes from 0, or use strings.",
+            f"(first: row {bad[0][0]}, counting from 0, label {label}). Number the classes from 0, or use strings; "
+            "numbers to be predicted are floats.",
         )
     return torch.from_numpy(codes)
+
+
+def _no_class(labels: np.ndarray, several: bool, ignored: int | None) -> np.ndarray:
+    """Which labels are said to be no class."""
+    passed = labels == TORCH_IGNORES if several else np.zeros(labels.shape, dtype=bool)
+    return passed if ignored is None else passed | (labels == ignored)
 
 
 def _array(name: str, values: Any, kinds: str) -> np.ndarray:

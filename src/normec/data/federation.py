@@ -52,14 +52,16 @@ class Federation:
         test_client_ids: Sequence[Hashable] | np.ndarray | None = None,
         classes: Sequence[str] | None = None,
         empty_clients: Sequence[Hashable] = (),
+        ignored: int | None = None,
     ) -> Federation:
-        """From arrays or tensors x (n, …), y (n,) and the id of each sample's client.
+        """From arrays or tensors x (n, …), y (n, …) and the id of each sample's client.
 
         test: (x, y), pooled; test_client_ids: whose each of its samples is, for results by client.
 
-        Strings in y become classes in sorted order; integers must be 0 … C − 1 for C classes; floats are regression
-        targets. classes: the class names, where the samples need not show every class. empty_clients: ids of further
-        clients without samples.
+        Strings in y become classes in sorted order; integers must be 0 … C − 1 for C classes; floats are numbers to be predicted.
+        A sample may have several targets: labels of tokens (n, L) or pixels (n, H, W), or K of its own (n, K). classes: the class
+        names, where the samples need not show every class. empty_clients: ids of further clients without samples. ignored: a label
+        that is no class, which the loss must leave out; among several of a sample −100 is one too.
 
         Raises:
             BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
@@ -72,11 +74,13 @@ class Federation:
         if not features.numel() or len(features) != len(codes):
             problem = f" has shape {tuple(features.shape)} for {len(codes)} client_ids. Give one row and one id a sample, at least one."
             raise BadInput("x", problem)
-        names = _checked(classes) if classes is not None else class_names("y", y, *(test[1:] if test and len(test[1]) else ()))
-        labels = encode_labels("y", y, names)
+        names = (
+            _checked(classes) if classes is not None else class_names("y", y, *(test[1:] if test and len(test[1]) else ()), ignored=ignored)
+        )
+        labels = encode_labels("y", y, names, ignored)
         if len(labels) != len(features):
             raise BadInput("y", f" has {count(len(labels), 'target')} for {count(len(features), 'sample')}. Give one for each.")
-        held_out = _test_set(test, names, features) if test and len(test[0]) else None
+        held_out = _test_set(test, names, features, labels, ignored) if test and len(test[0]) else None
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
         rows = None if np.array_equal(order, np.arange(len(order))) else torch.from_numpy(order)
@@ -93,8 +97,9 @@ class Federation:
         ids: Sequence[Hashable] | None = None,
         test: tuple[Any, Any] | None = None,
         classes: Sequence[str] | None = None,
+        ignored: int | None = None,
     ) -> Federation:
-        """From one (x, y) a client; ids are their positions unless given. Empty clients are legal."""
+        """From one (x, y) a client; ids are their positions unless given, the rest as `from_arrays`. Empty clients are legal."""
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
             raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
@@ -107,6 +112,8 @@ class Federation:
         shapes, kinds = {x.shape[1:] for _, x, _ in filled}, {"number" if y.dtype.kind in "iufb" else y.dtype.kind for _, _, y in filled}
         if len(shapes) != 1:
             raise BadInput("clients", f" hold samples of {len(shapes)} shapes. Give samples of one shape, at least one.")
+        if len({y.shape[1:] for _, _, y in filled}) != 1:
+            raise BadInput("clients", " hold targets of several shapes. Give targets of one shape a sample.")
         if len(kinds) != 1:
             raise BadInput("clients", " hold targets of several kinds, numbers and others. Give targets of one kind.")
         return cls.from_arrays(
@@ -115,6 +122,7 @@ class Federation:
             [name for name, x, _ in filled for _ in range(len(x))],
             test=test,
             classes=classes,
+            ignored=ignored,
             empty_clients=[name for name, x, _ in arrays if not len(x)],
         )
 
@@ -228,11 +236,13 @@ def _checked(classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(classes)
 
 
-def _test_set(test: tuple[Any, Any], classes: tuple[str, ...] | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    x, y = as_features("test x", test[0]), encode_labels("test y", test[1], classes)
-    if len(x) != len(y) or x.shape[1:] != like.shape[1:]:
-        problem = f" has {len(y)} targets and samples of shape {tuple(x.shape)}. Give one target a sample, shaped as in training."
-        raise BadInput("test", problem)
+def _test_set(
+    test: tuple[Any, Any], classes: tuple[str, ...] | None, like: Tensor, labels: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor]:
+    x, y = as_features("test x", test[0]), encode_labels("test y", test[1], classes, ignored)
+    if len(x) != len(y) or x.shape[1:] != like.shape[1:] or y.shape[1:] != labels.shape[1:]:
+        problem = f" has {len(y)} targets of shape {tuple(y.shape[1:])} and samples of shape {tuple(x.shape)}"
+        raise BadInput("test", f"{problem}. Give one target a sample, both shaped as in training.")
     return x, y
 
 

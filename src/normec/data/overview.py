@@ -72,11 +72,12 @@ def overview(federation: Federation) -> dict[str, Any]:
 
 
 def class_counts(federation: Federation) -> np.ndarray | None:
-    """(M, C) the number of training samples of each client and class; None without classes."""
+    """(M, C) the number of labels of each client and class, in training; None without classes."""
     if federation.classes is None:
         return None
     classes, owners = len(federation.classes), np.repeat(np.arange(len(federation)), federation.sizes)
-    cells = owners * classes + federation.y.cpu().numpy()
+    labels = federation.y.cpu().numpy().reshape(len(owners), -1)
+    cells = (owners[:, None] * classes + labels)[(labels >= 0) & (labels < classes)]
     return np.bincount(cells, minlength=len(federation) * classes).reshape(-1, classes)
 
 

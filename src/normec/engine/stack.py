@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from normec.models import FlatModel
 
@@ -93,7 +92,7 @@ def _layers(model: FlatModel, sample: torch.Size) -> list[Layer] | None:
         parts = parts[1:]
     elif len(sample) != 1:
         return None
-    if model.loss is not functional.cross_entropy or hasattr(module, "penalty"):
+    if not model.plain_cross_entropy or hasattr(module, "penalty"):
         return None
     return _alternating(parts, {id(parameter): position for position, parameter in enumerate(model.parameters)})
 

@@ -62,7 +62,7 @@ class Vmap:
 
     def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
         groups = _groups(tasks, lengths=_exact)
-        if len(groups) > MOST_GROUPS and model.loss is functional.cross_entropy:
+        if len(groups) > MOST_GROUPS and model.plain_cross_entropy:
             groups = _groups(tasks, lengths=_rounded)
         if id(model) not in self._gradients:
             self._gradients[id(model)] = _gradients(model, tasks[0].samples[0].shape[1:])
@@ -91,7 +91,7 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             gradients = _gradients(model, samples[0].shape[1:])
-            shape = (6, 8) if model.loss is functional.cross_entropy else _shape(tasks[0], _exact)
+            shape = (6, 8) if model.plain_cross_entropy else _shape(tasks[0], _exact)
             model.enter(x, training=True)
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:

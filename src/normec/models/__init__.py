@@ -1,11 +1,13 @@
 """Models: the flat view that algorithms work on, and the built-in ones."""
 
-from normec.models.flat import FlatModel, LocalSteps, Loss
+from normec.models.flat import FlatModel, LocalSteps
 from normec.models.images import CNN, ResNet20
+from normec.models.probe import probe
+from normec.models.readings import Loss, Reading, reading_of
 from normec.models.text import CharLM
 from normec.models.zoo import Factory, Model, address, build, factory, logistic, loss_function, mlp
 
 __all__ = [
-    "CNN", "CharLM", "Factory", "FlatModel", "LocalSteps", "Loss", "Model", "ResNet20", "address", "build", "factory", "logistic",
-    "loss_function", "mlp",
+    "CNN", "CharLM", "Factory", "FlatModel", "LocalSteps", "Loss", "Model", "Reading", "ResNet20", "address", "build", "factory",
+    "logistic", "loss_function", "mlp", "probe", "reading_of",
 ]  # fmt: skip

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import random
-import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from normec.errors import BadInput, ModelFailed, TrainingFailed, count
 from normec.local import Batch
-from normec.models.attributes import changed, held
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) → the mean loss of the batch, a scalar."""
+from normec.models.readings import Loss, Reading
 
 
 class LocalSteps(NamedTuple):
@@ -43,8 +37,8 @@ class FlatModel:
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device, dtype: torch.dtype) -> None:
         self.module = module.to(device, dtype)
-        self.loss = loss
-        self.parameters = _trainable(self.module)
+        self.loss = copy.deepcopy(loss).to(device, dtype) if isinstance(loss, nn.Module) else loss
+        self.parameters = trainable(self.module)
         if not sum(p.numel() for p in self.parameters):
             raise BadInput("model", " has no trainable parameters. Give a module with at least one.")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
@@ -65,6 +59,15 @@ class FlatModel:
         """An attribute that the forward pass was seen to change: a counter, or something of the samples."""
         self.moving: list[int] = []
         """The positions of the buffers that the forward pass was seen to change in training."""
+        self.mixes_samples = False
+        """Whether the outputs of a sample were seen to depend on those beside it, in evaluation too."""
+        self.reading = Reading()
+        """How its outputs are read."""
+
+    @property
+    def plain_cross_entropy(self) -> bool:
+        """Whether the loss of a batch is the mean of its samples' cross-entropies."""
+        return self.loss is functional.cross_entropy and not self.reading.left_out
 
     @property
     def d(self) -> int:
@@ -83,7 +86,7 @@ class FlatModel:
         except Exception as error:  # a module may hold what cannot be copied
             raise BadInput("engine.workers", f": this model cannot be copied ({error}). Use engine.workers=1.") from error
         twin = FlatModel(module, self.loss, self.vector.device, self.vector.dtype)
-        twin.stochastic, twin.moving, twin.keeps = self.stochastic, self.moving, self.keeps
+        twin.stochastic, twin.moving, twin.keeps, twin.reading = self.stochastic, self.moving, self.keeps, self.reading
         return twin
 
     @property
@@ -151,7 +154,7 @@ class FlatModel:
             ModelFailed: where it fails.
             TrainingFailed: where the module has other trainable parameters than at the start.
         """
-        if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters]:
+        if [id(p) for p in trainable(self.module)] != [id(p) for p in self.parameters]:
             raise TrainingFailed("the model's trainable parameters changed during the run. Fix which ones are trainable.")
         self.enter(x, training=False)
         try:
@@ -168,58 +171,7 @@ class FlatModel:
         self.enter(x, training=False)
         return self.module
 
-    def probe(self, samples: tuple[Tensor, Tensor], classes: int | None) -> None:
-        """Runs one training step on a few samples, so that an unsuitable model is refused before training.
-
-        Raises:
-            BadInput: where it fails, does not fit the loss, or its forward pass changes its parameters.
-        """
-        start, before, held_before = self.vector.clone(), torch.get_rng_state(), held(self.module)
-        drawn = random.getstate(), np.random.get_state()  # noqa: NPY002 (whether a model draws from it)
-        shape = tuple(samples[0].shape)
-        given, targets = (tensor.clone() for tensor in samples)
-        try:
-            for training in (False, True):
-                self.enter(start, training=training)
-                outputs = self.module(given)
-                if not isinstance(outputs, Tensor):
-                    raise TypeError(f"it returns {type(outputs).__name__}; return a tensor")
-                if not torch.equal(given, samples[0]):
-                    raise ValueError("it writes into its input; make its first layer one that does not work in place")
-                self._note_buffers()
-            if self.loss is functional.cross_entropy and (outputs.ndim < 2 or outputs.shape[1] < (classes or 0)):
-                raise ValueError(f"outputs of shape {tuple(outputs.shape)} for {classes} classes")
-            if len(outputs) != len(samples[0]):
-                raise ValueError(f"outputs of shape {tuple(outputs.shape)}")
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
-                loss = self.objective(outputs, targets)
-            if not torch.equal(targets, samples[1]):
-                raise ValueError("the loss writes into its targets; make it one that does not work in place")
-            torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        except BadInput:
-            raise
-        except Exception as error:  # whatever a user's module or loss raises
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise BadInput("model", f" or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.") from error
-        self.stochastic |= not torch.equal(before, torch.get_rng_state())
-        self._refuse_foreign_draws(*drawn)
-        self._note_buffers()
-        self.keeps = self.keeps or changed(held_before, held(self.module))
-        if [id(p) for p in _trainable(self.module)] != [id(p) for p in self.parameters] or not torch.equal(start, self.vector):
-            raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
-
-    def _refuse_foreign_draws(self, plain: Any, of_numpy: Any) -> None:
-        """Refuses a model that has moved these states of Python's and numpy's generators, and moves them back."""
-        now = np.random.get_state()  # noqa: NPY002
-        same = random.getstate() == plain and all(np.array_equal(a, b) for a, b in zip(of_numpy, now, strict=True))
-        random.setstate(plain)
-        np.random.set_state(of_numpy)  # noqa: NPY002
-        if not same:
-            problem = " draws from Python's or numpy's own generator, which no seed of the run reaches."
-            raise BadInput("model", f"{problem} Draw with torch, such as torch.rand.")
-
-    def _note_buffers(self) -> None:
+    def note_buffers(self) -> None:
         """Notes which buffers a forward pass has moved.
 
         Raises:
@@ -261,7 +213,7 @@ class FlatModel:
         return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
 
-def _trainable(module: nn.Module) -> list[nn.Parameter]:
+def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 

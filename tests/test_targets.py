@@ -1,0 +1,220 @@
+"""Targets of every kind: which number each has, and where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import normec
+
+
+class Says(nn.Module):
+    """Its outputs are its inputs, in a shape of one's choice; its parameter does nothing."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape, self.idle = shape, nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), *self.shape) + 0 * self.idle
+
+
+def said(x: Any, y: Any, loss: Any, shape: tuple[int, ...] = (), **choices: Any) -> normec.Run:
+    """One round on four clients with these outputs and targets, which are the test set too."""
+    x = np.asarray(x, dtype=np.float32).reshape(len(y), -1)
+    classes, ignored = choices.pop("classes", None), choices.pop("ignored", None)
+    data = normec.Federation.from_arrays(
+        x, y, np.arange(len(y)) % 4, test=(x, y), test_client_ids=np.arange(len(y)) % 4, classes=classes, ignored=ignored
+    )
+    return normec.train(
+        model=lambda: Says(*shape), data=data, algorithm=normec.FedAvg(), local=normec.GD(steps=1), participation=normec.Full(),
+        privacy=normec.Privacy(trust="none"), rounds=1, loss=loss, **choices,
+    )  # fmt: skip
+
+
+RNG = np.random.default_rng(0)
+TWO = RNG.integers(0, 2, 500)
+RIGHT = np.where(np.arange(500) < 494, 2 * TWO - 1, 1 - 2 * TWO)
+"""A sign for each of TWO, right on 494 of 500: on 98.8%."""
+LOGITS = RIGHT * RNG.uniform(0.1, 9, 500)
+
+
+def bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs.reshape(-1), targets.float())
+
+
+def hinge(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (1 - outputs * (2 * targets - 1)).clamp(min=0).mean()
+
+
+def poisson(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.poisson_nll_loss(outputs.reshape(targets.shape), targets.float())
+
+
+def ranking(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of pairs: no score says of itself which class it is."""
+    return functional.softplus(outputs[targets == 0][None] - outputs[targets == 1][:, None]).mean() + 0 * outputs.sum()
+
+
+def prototypes(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Embeddings near a point of their class."""
+    centres = torch.tensor([[1.0, 1.0], [2.0, 2.0]])
+    return (outputs - centres[targets]).square().mean()
+
+
+def ordinal(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of three ordered classes, whether the target is above the first, and above the second."""
+    above = (targets[:, None] > torch.arange(2)).float()
+    return functional.binary_cross_entropy_with_logits(outputs, above)
+
+
+def own_weights(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (torch.tensor([1.0, 99.0])[targets] * functional.cross_entropy(outputs, targets, reduction="none")).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "shape", "targets"),
+    [
+        (bce, LOGITS, (), TWO),
+        (bce, LOGITS, (1,), TWO),
+        (functional.binary_cross_entropy_with_logits, LOGITS, (1,), TWO),
+        (functional.binary_cross_entropy_with_logits, LOGITS, (), TWO.astype(float)),
+        (nn.BCEWithLogitsLoss(pos_weight=torch.tensor(5.0)), LOGITS, (), TWO[:, None]),
+        (functional.binary_cross_entropy, 1 / (1 + np.exp(-LOGITS)), (), TWO),
+        (nn.SoftMarginLoss(), LOGITS, (), 2.0 * TWO - 1),
+        (hinge, LOGITS, (), TWO),
+        (functional.cross_entropy, np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+        (functional.cross_entropy, np.stack([-LOGITS, LOGITS], 1), (2,), TWO[:, None]),
+        (functional.nll_loss, np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+        (functional.multi_margin_loss, np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 99.0])), np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+        (nn.CrossEntropyLoss(label_smoothing=0.2), np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+        (own_weights, np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+    ],
+)
+def test_accuracy_of_two_classes_is_what_it_is(loss: Any, outputs: Any, shape: tuple[int, ...], targets: Any) -> None:
+    run = said(outputs, targets, loss, shape)
+    assert run.metrics[-1]["test_accuracy"] == pytest.approx(0.988) == run.summary["test_accuracy"]
+    spread = run.summary["simulation_only"]["spread"]
+    assert spread["metric"] == "test_accuracy" and spread["mean"] == pytest.approx(0.988)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "shape", "targets"),
+    [
+        (poisson, LOGITS, (1,), TWO),
+        (functional.mse_loss, LOGITS, (), TWO),
+        (functional.mse_loss, LOGITS, (1,), TWO.astype(float)),
+        (ranking, LOGITS, (), TWO),
+        (prototypes, np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+        (ordinal, np.stack([-LOGITS, LOGITS], 1), (2,), np.arange(500) % 3),
+        (functional.cross_entropy, np.stack([LOGITS] * 5, 1), (5,), TWO),
+        (lambda outputs, targets: outputs.square().mean(), np.stack([-LOGITS, LOGITS], 1), (2,), TWO),
+    ],
+)
+def test_no_accuracy_where_nothing_is_classified(loss: Any, outputs: Any, shape: tuple[int, ...], targets: Any) -> None:
+    run = said(outputs, targets, loss, shape)
+    assert run.metrics[-1]["test_accuracy"] is None and run.summary["test_accuracy"] is None
+    assert run.summary["simulation_only"]["spread"]["metric"] == "test_loss"
+
+
+def test_classes_that_the_data_do_not_show_are_classes() -> None:
+    scores = np.stack([-LOGITS, LOGITS, np.full(500, -99.0)], 1)
+    assert said(scores, TWO, functional.cross_entropy, (3,), classes=["a", "b", "c"]).summary["test_accuracy"] == pytest.approx(0.988)
+
+
+TOKENS = np.array([[0, 1, 2], [2, 1, 0], [1, 1, -100], [0, 0, -100]])
+GUESSED = np.array([[0, 1, 1], [2, 1, 0], [0, 1, 0], [0, 0, 2]])
+"""Right on 8 of the 10 tokens that are classes."""
+SCORES = np.eye(3)[GUESSED]
+
+
+def last_axis(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs.reshape(-1, 3), targets.reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "shape"),
+    [(functional.cross_entropy, SCORES.transpose(0, 2, 1), (3, 3)), (last_axis, SCORES, (3, 3))],
+)
+def test_tokens_are_counted_one_by_one_and_ignored_ones_are_not(loss: Any, outputs: Any, shape: tuple[int, ...]) -> None:
+    run = said(outputs, TOKENS, loss, shape)
+    assert run.summary["test_accuracy"] == pytest.approx(8 / 10)
+    expected = [functional.cross_entropy(torch.tensor(s), torch.tensor(t)) for s, t in zip(SCORES, TOKENS, strict=True)]
+    assert run.summary["train_loss"] == pytest.approx(float(torch.stack(expected).mean()))
+
+
+def test_pixels_with_a_void_label() -> None:
+    labels = np.array([[[0, 1], [255, 1]]] * 4)
+    scores = np.eye(2)[np.where(labels == 0, 1, 1)].transpose(0, 3, 1, 2)
+    run = said(scores, labels, nn.CrossEntropyLoss(ignore_index=255), (2, 2, 2), ignored=255)
+    assert run.summary["test_accuracy"] == pytest.approx(2 / 3)
+    with pytest.raises(normec.BadInput, match=r"Targets 255 are no class.*ignore_index=255"):
+        said(scores, labels, functional.cross_entropy, (2, 2, 2), ignored=255)
+    with pytest.raises(normec.BadInput, match="axis 1 of 4"):
+        said(scores.transpose(0, 2, 3, 1), labels * 0 + 1, functional.cross_entropy, (2, 2, 2), classes=list("abcd"))
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_several_labels_of_a_sample(kind: Any) -> None:
+    labels = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
+    logits = np.where(labels == 1, 3.0, -2.0)
+    logits[0] = -logits[0]  # three of twelve are wrong
+    run = said(logits, labels.astype(kind), functional.binary_cross_entropy_with_logits, (3,))
+    assert run.summary["test_accuracy"] == pytest.approx(9 / 12)
+
+
+def test_a_column_of_outputs_meets_its_own_targets() -> None:
+    """(n, 1) − (n,) is (n, n) in torch: each target would meet every output."""
+    run = said([1.0, 2, 3, 4], np.array([1.5, 2, 3, 2]), lambda outputs, targets: ((outputs - targets) ** 2).mean(), (1,))
+    assert run.summary["test_loss"] == pytest.approx((0.25 + 4) / 4)
+    assert run.summary["metrics"] == {"rmse": pytest.approx(np.sqrt(4.25 / 4)), "r2": pytest.approx(1 - 4.25 / 1.1875)}
+
+
+def test_estimates_of_several_numbers_have_their_errors() -> None:
+    y = RNG.normal(size=(40, 2)) * [1, 10] + [1000, 0]
+    found = y + RNG.normal(size=(40, 2))
+    run = said(found, y, functional.mse_loss, (2,), engine=normec.Engine(dtype="float64"))
+    x = found.astype(np.float32)
+    residual, spread = (x - y) ** 2, (y - y.mean(0)) ** 2
+    assert run.summary["metrics"]["rmse"] == pytest.approx(np.sqrt(residual.mean()), rel=1e-6)
+    assert run.summary["metrics"]["r2"] == pytest.approx((1 - residual.sum(0) / spread.sum(0)).mean(), rel=1e-6)
+
+
+class Centred(nn.Module):
+    """Batch normalization that keeps no statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(1, track_running_stats=False), nn.Linear(1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x))
+
+
+class Deviation(Centred):
+    """The same, by hand."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x - x.mean(0))
+
+
+@pytest.mark.parametrize("model", [Centred, Deviation])
+def test_the_training_loss_is_that_of_each_client_alone(model: Callable[[], nn.Module]) -> None:
+    x = np.arange(12, dtype=np.float32)[:, None] ** 2
+    y, owners = np.arange(12) % 2, np.arange(12) // 4
+    run = normec.train(
+        model=model, data=normec.Federation.from_arrays(x, y, owners), algorithm=normec.FedAvg(), local=normec.GD(steps=1),
+        participation=normec.Full(), privacy=normec.Privacy(trust="none"), rounds=1,
+    )  # fmt: skip
+    with torch.no_grad():
+        losses = [
+            functional.cross_entropy(run.model(torch.tensor(x[owners == client])), torch.tensor(y[owners == client])) for client in range(3)
+        ]
+    assert run.summary["train_loss"] == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
