@@ -18,7 +18,7 @@ from torch.nn import functional
 import normec
 from normec.evaluation import by_client, spread
 from normec.losses import client_losses, spans
-from normec.models import FlatModel
+from normec.models import FlatModel, Reading
 
 
 class Reader(nn.Module):
@@ -138,8 +138,9 @@ def test_metrics_need_a_test_set() -> None:
 def test_a_metric_of_torchmetrics() -> None:
     pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
     names = ["torchmetrics.classification:MulticlassF1Score", "torchmetrics:Accuracy"]
-    found = read(evaluation=normec.Evaluation(metrics=names)).metrics[-1]["metrics"]
-    assert found["Accuracy"] == pytest.approx(4 / 6) and 0 < found["MulticlassF1Score"] < 1
+    micro = {"name": names[0], "arguments": {"average": "micro"}}
+    found = read(evaluation=normec.Evaluation(metrics=[*names, micro])).metrics[-1]["metrics"]
+    assert found["Accuracy"] == pytest.approx(4 / 6) == found["MulticlassF1Score(average=micro)"] and 0 < found["MulticlassF1Score"] < 1
 
 
 def test_rounds_are_scored_on_fewer_samples_of_every_client(tmp_path: Path) -> None:
@@ -204,6 +205,7 @@ def test_clients_are_scored_together_in_a_number_of_steps_that_follows_their_sam
     outputs = FlatModel.outputs
     monkeypatch.setattr(FlatModel, "outputs", lambda self, x, features: calls.append(len(features)) or outputs(self, x, features))
     data, model = sized([1] * 20_000), flat()
+    model.reading = Reading("classes")
     data = dataclasses.replace(data, test=(data.x, data.y), test_owners=np.arange(20_000)[::-1].copy())
     client_losses(model, model.vector.clone(), data)
     assert len(calls) == 20 and max(calls) == 1024 and sum(calls) == 20_000

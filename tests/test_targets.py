@@ -218,3 +218,43 @@ def test_the_training_loss_is_that_of_each_client_alone(model: Callable[[], nn.M
             functional.cross_entropy(run.model(torch.tensor(x[owners == client])), torch.tensor(y[owners == client])) for client in range(3)
         ]
     assert run.summary["train_loss"] == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
+
+
+AUROC, F1 = "torchmetrics.classification:BinaryAUROC", "torchmetrics.classification:MulticlassF1Score"
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "shape"),
+    [
+        (functional.binary_cross_entropy_with_logits, 40 * LOGITS, (1,)),
+        (functional.cross_entropy, np.stack([-20 * LOGITS, 20 * LOGITS], 1), (2,)),
+    ],
+)
+def test_metrics_of_two_classes_get_the_score_of_the_second(loss: Any, outputs: Any, shape: tuple[int, ...]) -> None:
+    """Of logits up to 360, in single precision; the rank of positives among negatives, counted."""
+    pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+    run = said(outputs, TWO, loss, shape, evaluation=normec.Evaluation(metrics=[AUROC, F1, "torchmetrics:Accuracy"]))
+    score = 1 / (1 + np.exp(-40 * LOGITS))
+    positive, negative = score[TWO == 1][:, None], score[TWO == 0][None]
+    found = run.summary["metrics"]
+    assert found["BinaryAUROC"] == pytest.approx(float(((positive > negative) + 0.5 * (positive == negative)).mean()), abs=1e-6)
+    assert found["Accuracy"] == pytest.approx(0.988) and 0.98 < found["MulticlassF1Score"] < 0.99
+
+
+@pytest.mark.parametrize(("metric", "words"), [(AUROC, "of two classes, and the model names 3 classes"), ("math:sqrt", "cannot be made")])
+def test_metrics_that_do_not_suit(metric: str, words: str) -> None:
+    pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+    with pytest.raises(normec.BadInput, match=words):
+        said(np.eye(3), [0, 1, 2], functional.cross_entropy, (3,), evaluation=normec.Evaluation(metrics=[metric]))
+
+
+def test_metrics_of_tokens_and_of_several_labels() -> None:
+    pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+    micro = {"name": F1, "arguments": {"average": "micro"}}
+    run = said(SCORES, TOKENS, last_axis, (3, 3), evaluation=normec.Evaluation(metrics=[micro]))
+    assert run.summary["metrics"] == {"MulticlassF1Score(average=micro)": pytest.approx(0.8)}
+    labels = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
+    logits = np.where(labels == 1, 3.0, -2.0) * np.array([[-1], [1], [1], [1]])
+    chosen = normec.Evaluation(metrics=["torchmetrics.classification:MultilabelAccuracy", "torchmetrics:Accuracy"])
+    found = said(logits, labels, functional.binary_cross_entropy_with_logits, (3,), evaluation=chosen).summary["metrics"]
+    assert found == {"MultilabelAccuracy": pytest.approx(0.75), "Accuracy": pytest.approx(0.75)}

@@ -14,7 +14,7 @@ from torch import Tensor
 from normec.data import Federation
 from normec.errors import BadInput, TrainingFailed, some_of
 from normec.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
-from normec.metrics import Metric, NamedMetric, built, update, value
+from normec.metrics import Metric, NamedMetric, built, result, update
 from normec.models import FlatModel, Reading
 from normec.settings import Count, Settings, Text
 
@@ -83,7 +83,7 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[
     counted = losses[losses.isfinite()] if drop_broken else losses
     holders = np.flatnonzero(federation.sizes)
     broken = () if drop_broken else tuple(federation.ids[holder] for holder in holders[~losses.isfinite().cpu().numpy()])
-    found = {name: value(name, metric) for name, metric in metrics.items()} if federation.test else None
+    found = {name: result(name, metric) for name, metric in metrics.items()} if federation.test else None
     return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy, found, broken)
 
 

@@ -151,7 +151,7 @@ def _inputs(wanted: str | None, reading: Reading, outputs: Tensor, targets: Tens
     return second, labels
 
 
-def value(name: str, metric: Metric) -> float | None:
+def result(name: str, metric: Metric) -> float | None:
     """A metric's value; None where it is not finite.
 
     Raises:

@@ -90,8 +90,11 @@ class Reading(NamedTuple):
         """How many targets are named rightly, and how many count; (0, 0) where nothing is classified."""
         if not self.classifies:
             return 0, 0
+        hits = self.predicted(outputs, targets) == self.labels(targets)
+        if not self.left_out:
+            return int(hits.sum()), targets.numel()
         counts = self.counted(targets)
-        return int(((self.predicted(outputs, targets) == self.labels(targets)) & counts).sum()), int(counts.sum())
+        return int((hits & counts).sum()), int(counts.sum())
 
     def probability(self, outputs: Tensor) -> Tensor:
         """Of the second of two classes, in float64."""
