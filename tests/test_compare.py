@@ -91,6 +91,8 @@ def test_a_tuned_comparison_resumes_says_how_it_came_about_and_how_to_train_what
     again = command(*arguments, "--json")
     assert again.code == 0 and json.loads(again.out) == rows and len(stamps) == 6
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    page = command("report", "c")
+    assert page.code == 0 and "2 of 6 runs" in page.out and "4 tuning runs in c/tuning" in page.err, page.err
     other = command("compare", *SMALL, "--algorithms", "clip21", "--out", "c")
     assert other.code == 2 and "holds another comparison (algorithms=" in other.err and other.err.count("\n") == 1
 

@@ -17,8 +17,10 @@ import pytest
 import normec
 from conftest import Outcome
 from normec.report.claims import claim, voids
+from normec.report.curves import curves, thinned
+from normec.report.groups import grouped
 from normec.report.markup import names
-from normec.report.page import Shown, _thinned, write
+from normec.report.page import read, write
 from normec.runs import Record
 
 pytest.importorskip("plotly", reason="plotly is not installed")
@@ -54,13 +56,21 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def seen(page: Path, script: str) -> Any:
-    """What a script finds in the page, in a browser."""
+def seen(page: Path, script: str, width: int = 800) -> Any:
+    """What a script finds in the page, in a browser whose window is so wide."""
     wrapped = f"<script>{{const found = (() => {{{script}}})(); const e = document.createElement('pre'); e.id = 'seen'; "
     wrapped += "e.textContent = btoa(unescape(encodeURIComponent(JSON.stringify(found)))); document.body.append(e); }</script></body>"
     copy = page.with_name("copy.html")
     copy.write_text(page.read_text().replace("</body>", wrapped))
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}", "--dump-dom"]
+    command = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={page.parent / 'profile'}",
+        "--dump-dom",
+        f"--window-size={width},900",
+    ]
     done = subprocess.run([*command, "--virtual-time-budget=4000", copy.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     encoded = re.search(r'<pre id="seen">([^<]*)</pre>', done.stdout)
     assert encoded is not None, done.stdout[-2000:]
@@ -69,11 +79,14 @@ def seen(page: Path, script: str) -> Any:
     return json.loads(base64.b64decode(encoded.group(1)))
 
 
-def test_the_claim_stands_first_with_what_would_void_it(two: Path) -> None:
-    page = write(Shown.read([two / "ours", two / "fedavg"]))
+def test_a_summary_stands_first_then_the_picture_then_the_claims(two: Path) -> None:
+    page = write(read([two / "ours", two / "fedavg"]))
     body = page[page.index("<main>") : page.index('<script type="application/json"')]
     summary = json.loads((two / "ours" / "summary.json").read_text())
-    assert body.index(summary["claim"].replace("'", "&#x27;")) < body.index("Curves")
+    top = body[: body.index('id="chart"')]
+    for words in (f"{summary['test_accuracy']:.1%}", "client, central", "not private", "Seeded noise: for simulation", "<td>4.0"):
+        assert words in top, words
+    assert summary["claim"].replace("'", "&#x27;") in body[len(top) :]
     for words in (
         "Not private: nobody adds noise",
         "Whoever knows the seed can subtract the noise",
@@ -82,6 +95,62 @@ def test_the_claim_stands_first_with_what_would_void_it(two: Path) -> None:
     ):
         assert words in body
     assert '<tr class="differs"><th scope=row>algorithm.name' in body and '<tr class="same"><th scope=row>rounds' in body
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds a sweep of two settings and two seeds, deep inside, beside the tries of a comparison."""
+    folder = tmp_path_factory.mktemp("seeds")
+    for algorithm in (normec.FedNormEC(), normec.FedNormEC(beta=0.5)):
+        for seed in (1, 2):
+            trained(folder / "a" / "b" / f"beta={algorithm.beta}_seed={seed}", algorithm=algorithm, seed=seed)
+    (folder / "a" / "b" / "sweep.toml").touch()
+    shutil.copytree(folder / "a" / "b", folder / "c" / "tuning")
+    (folder / "c" / "compare.toml").touch()
+    (folder / "a" / "round").symlink_to(folder)
+    return folder
+
+
+def test_runs_are_found_at_any_depth_and_what_is_left_out_is_counted(seeds: Path, tmp_path: Path, command: Command) -> None:
+    done = command("report", str(seeds), "--out", str(tmp_path / "r.html"))
+    assert done.code == 0 and "4 of 8 runs" in done.out, done.err
+    assert f"left out: 4 tuning runs in {seeds / 'c' / 'tuning'}" in done.err
+    assert "Left out: 4 tuning runs" in (tmp_path / "r.html").read_text()
+    assert len(read([seeds, seeds / "a"]).runs) == 4, "a run that is reached twice is shown once"
+    assert len(read([seeds / "c" / "tuning"]).runs) == 4
+
+
+def test_seeds_of_one_setting_are_one_line_with_a_band(seeds: Path) -> None:
+    shown = read([seeds])
+    groups = grouped(shown.runs)
+    beta = normec.FedNormEC().beta
+    assert [(group.name, group.seeds) for group in groups] == [(f"beta={beta}", 2), ("beta=0.5", 2)]
+    ends = [rows_of(run.path)[-1]["test_accuracy"] for run in groups[0].runs.values()]
+    mean, deviation = np.mean(ends), np.std(ends, ddof=1)
+    line = curves(groups)["runs"][0]
+    assert line["columns"]["test_accuracy"][-1] == pytest.approx(mean) and line["columns"]["round"] == list(range(6))
+    assert line["spread"]["test_accuracy"][-1] == pytest.approx(deviation, rel=1e-5) and "round" not in line["spread"]
+    losses = [rows_of(run.path)[-1]["train_loss"] for run in groups[1].runs.values()]
+    page = write(shown)
+    assert f"{np.mean(losses):.4f} ± {np.std(losses, ddof=1):.4f}" in page and "beta=0.5 (2 seeds)" in page
+
+
+def test_runs_that_differ_by_more_than_a_seed_are_not_averaged(seeds: Path, tmp_path: Path) -> None:
+    """A repeated seed, another sweep, and rounds that not all have."""
+    shutil.copytree(seeds / "a" / "b", tmp_path / "s")
+    name = "beta=0.5_seed=1"
+    shutil.copytree(tmp_path / "s" / name, tmp_path / "s" / "again")
+    groups = grouped(read([tmp_path / "s"]).runs)
+    assert sorted(group.seeds for group in groups) == [1, 2, 2] and len({group.name for group in groups}) == 3
+    shutil.copytree(seeds / "a" / "b" / name, tmp_path / "t" / "beta=0.5_seed=3")
+    settings = tmp_path / "t" / "beta=0.5_seed=3" / "checkpoint" / "settings.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"seed": 3}))
+    (tmp_path / "t" / "sweep.toml").touch()
+    assert len(grouped(read([tmp_path / "s", tmp_path / "t"]).runs)) == 4
+    short = tmp_path / "s" / name / "metrics.jsonl"
+    short.write_text("".join(json.dumps(row) + "\n" for row in rows_of(short.parent)[:3]))
+    lines = {line["name"]: line for line in curves(grouped(read([tmp_path / "s"]).runs))["runs"]}
+    assert sorted(len(line["columns"]["round"]) for line in lines.values()) == [3, 6, 6]
 
 
 def test_the_page_needs_nothing_else_and_is_small(two: Path, tmp_path: Path, command: Command) -> None:
@@ -96,7 +165,7 @@ def test_the_page_needs_nothing_else_and_is_small(two: Path, tmp_path: Path, com
 @in_browser
 def test_it_shows_the_numbers_of_the_runs_and_toggles(two: Path, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
-    page.write_text(write(Shown.read([two])))
+    page.write_text(write(read([two])))
     found = seen(
         page,
         """
@@ -132,6 +201,29 @@ def test_it_shows_the_numbers_of_the_runs_and_toggles(two: Path, tmp_path: Path)
 
 
 @in_browser
+def test_on_a_narrow_screen_the_summary_fits_and_a_band_lies_around_the_mean(seeds: Path, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    page.write_text(write(read([seeds])))
+    found = seen(
+        page,
+        """
+        const rows = [...document.querySelectorAll('.summary tbody tr')].map((row) => row.getBoundingClientRect());
+        const chart = document.getElementById('chart');
+        return { wide: document.documentElement.scrollWidth - document.documentElement.clientWidth, tall: Math.max(...rows.map((r) => r.height)),
+                 chart: chart.getBoundingClientRect().top, traces: chart.data.map((t) => [t.name, t.y]) };
+        """,
+        500,
+    )
+    assert found["wide"] == 0 and found["tall"] < 100 and found["chart"] < 900
+    (_, low), (_, high), (name, mean) = found["traces"][:3]
+    assert [each[0] for each in found["traces"]].count("band") == 4 and name.startswith("beta=")
+    ends = [rows_of(run.path)[-1]["test_accuracy"] for run in grouped(read([seeds]).runs)[0].runs.values()]
+    assert [low[-1], mean[-1], high[-1]] == pytest.approx(
+        [np.mean(ends) - np.std(ends, ddof=1), np.mean(ends), np.mean(ends) + np.std(ends, ddof=1)], rel=1e-4
+    )
+
+
+@in_browser
 def test_hostile_names_and_values_stay_text(two: Path, tmp_path: Path) -> None:
     name = "<img src=x onerror=hacked=1>{{code}}"
     hostile = tmp_path / name
@@ -145,7 +237,7 @@ def test_hostile_names_and_values_stay_text(two: Path, tmp_path: Path) -> None:
     (hostile / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     shutil.copytree(two / "fedavg", tmp_path / "other")
     page = tmp_path / "r.html"
-    page.write_text(write(Shown.read([hostile, tmp_path / "other"])))
+    page.write_text(write(read([hostile, tmp_path / "other"])))
     found = seen(
         page,
         """
@@ -194,7 +286,7 @@ def test_many_rounds_are_thinned_and_the_last_stays(two: Path, tmp_path: Path) -
     last = rows_of(tmp_path / "long")[-1]
     rows = [last | {"round": number, "test_accuracy": number / 1e6} for number in range(30_001)]
     (tmp_path / "long" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = write(Shown.read([tmp_path / "long"]))
+    page = write(read([tmp_path / "long"]))
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL).group(1))  # type: ignore[union-attr]
     assert len(page.encode()) < 6e6 and data["left_out"] > 0 and data["runs"][0]["columns"]["round"][-1] == 30_000
 
@@ -224,7 +316,7 @@ def test_a_run_with_values_that_no_run_writes_is_named_and_the_others_are_shown(
     lines = (bad / "metrics.jsonl").read_text().splitlines()
     lines[-1] = json.dumps(json.loads(lines[-1]) | {key: value})
     (bad / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    shown = Shown.read([two, bad])
+    shown = read([two, bad])
     assert set(shown.runs) == {"ours", "fedavg"} or len(shown.runs) == 2
     assert len(shown.problems) == 1 and "bad" in shown.problems[0]
 
@@ -234,7 +326,7 @@ def test_of_a_sweep_every_folder_that_is_no_run_is_named(two: Path, tmp_path: Pa
     shutil.copytree(two, sweep)
     (sweep / "sweep.toml").touch()
     (sweep / "foreign").mkdir()
-    shown = Shown.read([sweep])
+    shown = read([sweep])
     assert len(shown.runs) == 2 and len(shown.problems) == 1 and "foreign" in shown.problems[0]
 
 
@@ -248,9 +340,9 @@ def test_an_unfinished_private_run_says_what_it_has_spent_and_of_what(two: Path,
 
 def test_evaluated_rounds_are_drawn_before_others() -> None:
     rows = [{"round": k, "test_accuracy": 0.5 if k % 5 == 0 else None, "train_loss": None} for k in range(301)]
-    kept = [row["round"] for row in _thinned(rows, 61)]
+    kept = [row["round"] for row in thinned(rows, 61)]
     assert kept == list(range(0, 301, 5))
-    assert len(_thinned(rows, 20)) <= 22 and {0, 300} <= {row["round"] for row in _thinned(rows, 20)}
+    assert len(thinned(rows, 20)) <= 22 and {0, 300} <= {row["round"] for row in thinned(rows, 20)}
 
 
 def test_the_first_names_of_many_runs_are_shown_and_the_others_on_demand() -> None:

@@ -125,7 +125,7 @@ def paper(
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, or of sweeps.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Folders of runs, sweeps, comparisons, or of such folders.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="By default report.html, in the folder if there is one, else here.")
     ] = None,
@@ -133,20 +133,20 @@ def report(
 ) -> None:
     """Write one HTML page over runs: claims, curves, theory, settings; it works offline.
 
-    What cannot be read is named and left out.
+    Runs of one setting and several seeds are one line with a band. What is left out is named and counted.
     """
     from normec.console import show
     from normec.files import write_atomically
-    from normec.report.page import Shown, check_page, write
+    from normec.report.page import check_page, read, write
 
     file = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     check_page(file)
-    shown = Shown.read(folders)
+    shown = read(folders)
     text = write(shown)
     write_atomically(file.resolve(), lambda: text.encode("utf-8", "replace"))
-    for problem in shown.problems:
+    for problem in [*shown.problems, *shown.left_out]:
         typer.echo(f"normec: left out: {problem}", err=True)
-    show(f"{file}: {len(shown.runs)} of {len(shown.runs) + len(shown.problems)} runs")
+    show(f"{file}: {len(shown.runs)} of {count(shown.found, 'run')}")
     if open_it:
         import webbrowser
 

@@ -55,6 +55,16 @@ def _private(run: Record) -> bool:
     return bool(privacy.get("trust", "none") != "none" and privacy.get("noise_multiplier", 1) != 0)
 
 
+def standing(run: Record) -> list[str]:
+    """What must stand beside a run's numbers wherever they are shown: that they are no result, or that the promise does not hold."""
+    lines = _audit_lines(run)
+    if run.summary is None:
+        lines.append(claim(run))
+    elif _private(run) and SEEDED in str(run.summary.get("claim")):
+        lines.append(SEEDED)
+    return lines
+
+
 def voids(run: Record) -> list[str]:
     """What the claim rests on, and what would void it."""
     summary = run.summary or {}

@@ -1,0 +1,195 @@
+"""The parts of the page as HTML."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from normec.promise import upper
+from normec.report.claims import claim, standing, voids
+from normec.report.groups import Group
+from normec.report.markup import fold, names, table, text
+from normec.runs import Record
+from normec.tables import number
+from normec.theory.certificate import lines as verdict
+
+FIRST_ROWS = 10
+"""Of the summary; a click shows the others."""
+
+
+def summary(groups: list[Group]) -> str:
+    """What came out of each group, the best first: its score, ε, and to whom that is promised."""
+    title, of, form, sign = headline(groups)
+    best = sorted(groups, key=lambda group: -sign * statistics.fmean(group.values(of) or [-sign * math.inf]))
+    heads = ["run", title, "ε", "unit, trust"]
+    rows = [[named(group), group.shown(of, form), spent(group), to_whom(group)] for group in best]
+    several = any(group.seeds > 1 for group in groups)
+    note = "<p>Mean ± standard deviation over the seeds of one setting.</p>" if several else ""
+    more = fold(f"and {len(rows) - FIRST_ROWS} more", table(heads, rows[FIRST_ROWS:])) if len(rows) > FIRST_ROWS else ""
+    warnings = dict.fromkeys(line for group in groups for run in group.runs.values() for line in standing(run))
+    notices = "".join(f"<p class=notice>{text(line)}</p>" for line in warnings)
+    return table(heads, rows[:FIRST_ROWS], "numbers summary") + more + note + notices
+
+
+def headline(groups: list[Group]) -> tuple[str, Any, str, int]:
+    """By what runs are judged: title, value of a run, format, and whether more (1) or less (−1) is better."""
+    runs = [run for group in groups for run in group.runs.values()]
+    if any(run.last("test_accuracy") is not None for run in runs):
+        return "test accuracy", lambda run: run.last("test_accuracy"), ".1%", 1
+    first = next((key for key in requested(groups) if any(requested_value(run, key) is not None for run in runs)), None)
+    if first is not None:
+        return first, lambda run: requested_value(run, first), ".4g", 1
+    if any(run.last("test_loss") is not None for run in runs):
+        return "test loss", lambda run: run.last("test_loss"), ".4f", -1
+    return "training loss", lambda run: run.last("train_loss"), ".4f", -1
+
+
+def requested(groups: list[Group]) -> list[str]:
+    """The names of metrics that were asked for beside loss and accuracy."""
+    rows = [row for group in groups for run in group.runs.values() for row in run.metrics]
+    return list(dict.fromkeys(key for row in rows if isinstance(row.get("metrics"), dict) for key in row["metrics"]))
+
+
+def requested_value(run: Record, key: str) -> float | None:
+    """The last value of one of them."""
+    rows = reversed(run.metrics)
+    found = (row["metrics"].get(key) for row in rows if isinstance(row.get("metrics"), dict))
+    return next((value for value in found if isinstance(value, int | float)), None)
+
+
+def named(group: Group) -> str:
+    """A group's name, and how many seeds it has."""
+    return group.name if group.seeds == 1 else f"{group.name} ({group.seeds} seeds)"
+
+
+def spent(group: Group) -> str:
+    """The largest ε of its runs: a claim that holds for each."""
+    found = [run.last("epsilon") for run in group.runs.values() if run.metrics]
+    if not found:
+        return "–"
+    return "∞" if None in found else upper(max(value for value in found if value is not None))
+
+
+def to_whom(group: Group) -> str:
+    run = next(iter(group.runs.values()))
+    said, privacy = run.summary or {}, run.settings.get("privacy", {})
+    trust = said.get("trust", privacy.get("trust", "none"))
+    private = said.get("private", trust != "none")
+    return f"{said.get('unit', 'client')}, {trust}" if private else "not private"
+
+
+def claims(groups: list[Group]) -> str:
+    """Each claim once, with the runs that make it; a click shows what would void it."""
+    cards = []
+    for (sentence, *lines), made_by in _said(groups, lambda run: (claim(run), *voids(run))).items():
+        items = "".join(f"<li>{text(line)}</li>" for line in lines)
+        heading, more = names(made_by)
+        card = f"<p class=made-by>{heading}</p>{more}<ul>{items}</ul>"
+        cards.append(f"<details class=card><summary class=claim>{text(sentence)}</summary>{card}</details>")
+    return "".join(cards)
+
+
+def theory(groups: list[Group]) -> str:
+    """What the theorems say of each run, once."""
+    said = _said(groups, _verdict)
+    parts = [f"<dt>{''.join(names(of))}</dt>" + "".join(f"<dd>{text(line)}</dd>" for line in lines) for lines, of in said.items()]
+    return f"<dl>{''.join(parts)}</dl>"
+
+
+def _verdict(run: Record) -> tuple[str, ...]:
+    found = run.summary or {}
+    return tuple(verdict(found["theory"])) if found.get("theory") else (str(found.get("convergence", "unfinished")),)
+
+
+def _said(groups: list[Group], of: Callable[[Record], tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    """What is said, once, and of whom: of a whole group where it holds for all its runs."""
+    said: dict[tuple[str, ...], list[str]] = {}
+    for group in groups:
+        of_runs = {name: of(run) for name, run in group.runs.items()}
+        whole = len(set(of_runs.values())) == 1
+        for name, lines in list(of_runs.items())[: 1 if whole else None]:
+            said.setdefault(lines, []).append(named(group) if whole else group.member(name))
+    return said
+
+
+def results(groups: list[Group]) -> str:
+    """The last and the best numbers of each group."""
+    asked = requested(groups)
+    rows = []
+    for group in groups:
+        cells = [group.shown(lambda run: run.best(), ".1%"), group.shown(lambda run: run.last("test_accuracy"), ".1%")]
+        cells += [group.shown(partial(requested_value, key=key), ".4g") for key in asked]
+        cells += [group.shown(lambda run: run.last("test_loss"), ".4f"), spent(group)]
+        cells += [group.shown(lambda run: run.last("train_loss"), ".4f")]
+        cells += [group.shown(lambda run: run.metrics[-1]["round"] if run.metrics else None, ",d")]
+        cells += [group.shown(lambda run: run.last("transmissions"), ",d")]
+        rows.append([named(group), *cells])
+    heads = ["run", "best accuracy", "last accuracy", *asked, "test loss", "ε", "training loss", "rounds", "transmissions"]
+    return table(heads, rows, "numbers")
+
+
+def settings(groups: list[Group]) -> str:
+    """Every setting, a column for each group; those that differ are marked."""
+    columns = [group.settings for group in groups]
+    rows = []
+    for key in dict.fromkeys(key for column in columns for key in column):
+        values = ["–" if key not in column else str(column[key]) for column in columns]
+        same = len(set(values)) == 1
+        cells = "".join(f"<td>{text(value)}</td>" for value in values)
+        rows.append(f'<tr class="{"same" if same else "differs"}"><th scope=row>{text(key)}</th>{cells}</tr>')
+    heads = "".join(f"<th scope=col>{text(name)}</th>" for name in ("setting", *(group.name for group in groups)))
+    return f"<div class=scroll tabindex=0><table id=settings><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+
+
+def spread(groups: list[Group]) -> str:
+    """How the clients of each run fare."""
+    rows = []
+    for group, name, run in _members(groups):
+        found = ((run.summary or {}).get("simulation_only") or {}).get("spread")
+        if found:
+            keys = ("mean", "median", "worst_decile", "best")
+            cells = [number(found[key], ".1%" if found["metric"] == "test_accuracy" else ".4f") for key in keys]
+            row = [str(found["metric"]), str(found["clients"]), str(found["clients_without_test_samples"]), *cells]
+            rows.append([group.member(name), *row])
+    if not rows:
+        return "<p>No run has test samples that are some client's.</p>"
+    heads = ["run", "of", "clients", "without test samples", "mean", "median", "mean of the worst tenth", "best"]
+    return table(heads, rows, "numbers")
+
+
+def timings(groups: list[Group]) -> str:
+    """Seconds of each run, and of a round."""
+    rows = []
+    for group, name, run in _members(groups):
+        seconds = [row["seconds"] for row in run.metrics if row.get("seconds") is not None]
+        steps = [after - before for before, after in itertools.pairwise(seconds)]
+        middle = statistics.median(steps) if steps else None
+        rows.append([group.member(name), number(seconds[-1] if seconds else None, ",.1f"), number(middle and 1000 * middle, ",.1f")])
+    return table(["run", "seconds", "median milliseconds a round"], rows, "numbers")
+
+
+def values(name: str, run: Record, most: int) -> str:
+    """The evaluated rounds as a table, for those who cannot see the chart; evenly thinned to about `most`."""
+    rows = [row for row in run.metrics if row.get("test_accuracy") is not None or row.get("train_loss") is not None]
+    heads = ["round", "test_accuracy", "test_loss", "train_loss", "epsilon", "transmissions"]
+    cells = [[_plain(row.get(head)) for head in heads] for row in rows[:: math.ceil(len(rows) / most) or 1]]
+    return fold(text(name), table(heads, cells, "numbers"))
+
+
+def versions(runs: Iterable[Record]) -> list[str]:
+    """A notice where runs come from different versions."""
+    found = {(run.summary or {}).get("versions", {}).get("normec") for run in runs}
+    known = sorted(str(version) for version in found if version)
+    return [f"These runs come from normec {' and '.join(known)}: compare them with care."] if len(known) > 1 else []
+
+
+def _members(groups: list[Group]) -> Iterable[tuple[Group, str, Record]]:
+    return ((group, name, run) for group in groups for name, run in group.runs.items())
+
+
+def _plain(value: Any) -> str:
+    return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
