@@ -23,7 +23,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "s"))
     for name, said in (
-        ("fifo", "is a FIFO"), ("to fifo", "is a FIFO"), ("endless", "is a device"), ("s", "is a socket"), (".", "is a folder"),
+        ("fifo", "is a FIFO"), ("to fifo", "is a FIFO"), ("endless", "is a device"), ("s", "is a socket"), (".", "is no file, but a folder"),
         ("circle", "cannot be looked up"), ("none", "does not exist"), ("x" * 300, "cannot be looked up"), ("a\0b", "cannot be looked up"),
     ):  # fmt: skip
         with pytest.raises(normec.BadInput, match=r"data.source=.*Give a table.") as error:

@@ -14,7 +14,7 @@ import tomli_w
 
 from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, algorithm_table, server_step_from_table
 from normec.data import Data, load
-from normec.data.sources import NEEDS
+from normec.data.settings import NEEDS
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
 from normec.evaluation import Evaluation

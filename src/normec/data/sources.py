@@ -4,92 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from normec.data import partition
 from normec.data.checks import as_features, class_names, encode_labels
+from normec.data.delimited import Form
 from normec.data.federation import Federation
+from normec.data.files import Way, is_pattern, matching, read_file, read_files, suffix, tables_in
 from normec.data.folders import read_folder
 from normec.data.images import pooled, read_cifar10, read_image_column
+from normec.data.leaf import is_leaf, read_leaf
 from normec.data.limits import allowed
-from normec.data.pixels import ImageSettings, Look
-from normec.data.readers import Columns, Table, read_digits, read_file
+from normec.data.pixels import Look
+from normec.data.readers import Columns, Table, read_digits
+from normec.data.settings import DEFAULT_CLIENTS, DEFAULT_WINDOW, IMAGES, Data
+from normec.data.split import split, with_test
 from normec.data.text import read_speakers
 from normec.errors import BadInput, count
 from normec.imports import load_object, looks_like_import_path
-from normec.settings import Count, Fraction, Positive, Text, Texts, Whole
 from normec.streams import Streams
-
-DEFAULT_CLIENTS = 100
-DEFAULT_WINDOW = 40
-"""Characters from which the next one is predicted."""
-NEEDS = {"concentration": "dirichlet", "classes_per_client": "shards", "size_exponent": "power-law"}
-"""Settings that act with one partition only."""
-
-
-IMAGES = ("pool", "resize", "channels", "pixel_max")
-"""Settings that act with images only."""
-
-
-class Data(ImageSettings):
-    """Where the samples come from, and how they are dealt to clients: the `[data]` section.
-
-    min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
-    characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
-    resize, channels, pixel_max: of images, as in `ImageSettings`.
-    drop_columns: of a table, those that are no features. size_limit: bytes of memory that the source may take once it is read;
-    "auto" for half of what the machine has free.
-    """
-
-    source: Text = "digits"
-    path: Text | None = None
-    window: Count | None = None
-    pool: Count | None = None
-    clients: Count | None = None
-    partition: Literal["iid", "dirichlet", "shards", "power-law", "column"] = "iid"
-    concentration: Positive | None = None
-    classes_per_client: Count | None = None
-    size_exponent: Positive | None = None
-    min_size: Whole = 0
-    client_column: Text = "client"
-    label_column: Text = "label"
-    drop_columns: Texts = ()
-    test_fraction: Fraction = 0.2
-    size_limit: Literal["auto"] | Count = "auto"
-
-    def __init__(self, /, **values: Any) -> None:
-        super().__init__(**values)
-        for key, kind in NEEDS.items():
-            if getattr(self, key) is not None and self.partition != kind:
-                raise BadInput(key, f"={getattr(self, key)} acts only with partition={kind!r}. Remove it, or change partition.")
-        for key, applies, sources in (
-            ("path", self.source == "cifar10", "'cifar10'"),
-            ("window", self.source.endswith(".txt"), "a .txt file"),
-            ("drop_columns", self.source.endswith((".csv", ".parquet")), "a table, .csv or .parquet"),
-        ):
-            value = getattr(self, key)
-            if value not in (None, ()) and not applies:
-                shown = list(value) if isinstance(value, tuple) else value
-                raise BadInput(key, f"={shown!r} acts only with source={sources}. Remove it, or change source.")
-        for key in ("label_column", "client_column"):
-            if getattr(self, key) in self.drop_columns:
-                raise BadInput("drop_columns", f" holds {getattr(self, key)!r}, which is the {key}. Remove it there; it is no feature.")
-        if self.partition == "column" and self.client_column == self.label_column:
-            raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
-        if looks_like_import_path(self.source) and self.clients is not None:
-            raise BadInput("clients", f"={self.clients}: {self.source} makes its own clients. Remove clients.")
-        if self.partition == "column" and self.clients is not None:
-            raise BadInput("clients", f"={self.clients}: partition='column' takes the clients from the column. Remove clients.")
-
-    def resolved(self) -> Data:
-        """With every default written out and the path of a file made absolute."""
-        own = looks_like_import_path(self.source)
-        source = self.source if own or self.source in ("digits", "cifar10") else str(Path(self.source).absolute())
-        clients = self.clients if own or self.partition == "column" else self.clients or DEFAULT_CLIENTS
-        path = None if self.path is None else str(Path(self.path).absolute())
-        return self.model_copy(update={"source": source, "clients": clients, "path": path})
 
 
 def load(data: Data, streams: Streams) -> Federation:
@@ -108,37 +43,36 @@ def load(data: Data, streams: Streams) -> Federation:
         if not isinstance(federation, Federation):
             raise BadInput("data.source", f"={data.source!r} returned {type(federation).__name__}. Return a normec.Federation.")
         return _large_enough(federation, data.min_size)
-    table = _read(data)
+    table = _read(data, data.source)
     if table.x.ndim != 4:
         _refuse_image_settings(data, "the source holds no images")
+    if data.test_source is not None:
+        table = with_test(table, _read_test(data, data.test_source))
     table = table if data.pool is None else pooled(table, data.pool)
     names = table.classes or class_names("data.label_column", table.y, *(table.test[1:] if table.test else ()))
     if names is None or len(names) < 2:
-        held = f"{table.y.dtype} values" if names is None else f"one class only ({table.y[0]})"
+        held = f"{table.y.dtype} values such as {table.y[0]}" if names is None else f"one class only ({table.y[0]})"
         raise BadInput("data.label_column", f"={data.label_column!r} holds {held}. Give labels of two classes or more.")
     labels = encode_labels("data.label_column", table.y, names).numpy()
-    x = as_features("data.source", table.x).numpy()
-    x = x if x.dtype.kind == "f" or table.text else x.astype(np.float32)
-    train, test = _split(table, data.test_fraction, streams)
+    natural = data.partition == "column"
+    x = _features(table, table.x)
+    train, test = split(table, data.test_fraction, natural, streams)
     owners, everyone = _owners(data, labels[train], table.client, train, streams)
-    held_out = table.test or ((x[test], labels[test]) if len(test) else None)
-    tested = table.client[test] if data.partition == "column" and table.client is not None and len(test) else table.test_client
-    if table.test_client is not None and not set(table.test_client.tolist()) <= set(everyone):
-        unknown = sorted(set(table.test_client.tolist()) - set(everyone))
-        table = table._replace(notes=(*table.notes, _unowned(unknown)))
-        tested = None
+    held_out = (_features(table, table.test[0]), table.test[1]) if table.test else ((x[test], labels[test]) if len(test) else None)
+    tested = (table.test_client if table.test else table.client[test] if table.client is not None else None) if natural else None
+    strangers: set[Any] = set() if tested is None else set(tested.tolist()) - set(everyone)
     absent = sorted(set(everyone) - set(owners.tolist()))
     federation = Federation.from_arrays(
-        x[train], labels[train], owners, test=held_out, test_client_ids=tested, classes=names, empty_clients=absent
+        x[train],
+        labels[train],
+        owners,
+        test=held_out,
+        test_client_ids=None if strangers or held_out is None else tested,
+        classes=names,
+        empty_clients=absent,
     )
-    notes = [*table.notes, *_who_holds_what(data)]
-    if table.test is not None:
-        notes.append(f"{len(table.test[1]):,} test samples of the source's own, so that test_fraction does not act")
+    notes = [*table.notes, *federation.notes, *_who_holds_what(data, table.unit), *_about_the_test(data, table, sorted(strangers))]
     return _large_enough(replace(federation, notes=tuple(notes)), data.min_size)
-
-
-def _unowned(unknown: list[Any]) -> str:
-    return f"no results by client: {count(len(unknown), 'client')} of the test set have no training samples (first: {unknown[0]!r})"
 
 
 def _refuse_image_settings(data: Data, why: str) -> None:
@@ -146,6 +80,27 @@ def _refuse_image_settings(data: Data, why: str) -> None:
         if (value := getattr(data, key)) is not None:
             shown = list(value) if isinstance(value, tuple) else f"{value:g}"
             raise BadInput(f"data.{key}", f"={shown} acts only with images; {why}. Leave it out.")
+
+
+def _features(table: Table, x: np.ndarray) -> np.ndarray:
+    """Finite features as floats; codes of characters stay whole numbers."""
+    checked = as_features("data.source", x).numpy()
+    return checked if checked.dtype.kind == "f" or table.text or table.codes else checked.astype(np.float32)
+
+
+def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]:
+    """Where the test set comes from, if it is not drawn."""
+    notes = []
+    if table.test is not None:
+        whose = "the source's own" if data.test_source is None else "data.test_source"
+        notes.append(f"{len(table.test[1]):,} test samples of {whose}, so that test_fraction does not act")
+    elif table.time is not None:
+        of = "each client's samples" if data.partition == "column" else "all samples"
+        notes.append(f"the test set is the last {data.test_fraction:g} of {of} by {data.time_column!r}, which is no feature")
+    if strangers:
+        found = f"{count(len(strangers), 'client')} of the test set without training samples (first: {strangers[0]!r})"
+        notes.append(f"no results by client: {found}")
+    return notes
 
 
 def _large_enough(federation: Federation, min_size: int) -> Federation:
@@ -158,51 +113,51 @@ def _large_enough(federation: Federation, min_size: int) -> Federation:
     return federation
 
 
-def _who_holds_what(data: Data) -> tuple[str, ...]:
-    """A warning where a column of clients is named, or a text has speakers, and that does not say who holds what."""
+def _who_holds_what(data: Data, unit: str) -> tuple[str, ...]:
+    """A warning where a column of clients is named, or the source has speakers, files or users, and that does not say who holds what."""
+    if data.partition == "column":
+        return ()
     dealt = f"warning: the samples are dealt to {data.clients or DEFAULT_CLIENTS} clients ({data.partition})"
-    if data.partition != "column" and data.source.endswith(".txt"):
+    if data.source.lower().endswith(".txt"):
         return (f"{dealt}; what one speaker says is in many clients' hands. Set data.partition=column for a client a speaker",)
-    if data.partition == "column" or data.client_column == "client":
+    if unit:
+        return (f"{dealt}; the samples of one {unit} are in many clients' hands. Set data.partition=column for a client per {unit}",)
+    if data.client_column == "client":
         return ()
     return (f"{dealt}; the column {data.client_column!r} does not say who holds what. Set data.partition=column for that",)
 
 
-def _read(data: Data) -> Table:
+def _read_test(data: Data, source: str) -> Table:
+    """As `_read`; what is wrong with the file is said of data.test_source."""
+    try:
+        return _read(data, source)
+    except BadInput as error:
+        raise BadInput("data.test_source" if error.setting == "data.source" else error.setting, error.problem) from None
+
+
+def _read(data: Data, source: str) -> Table:
     look = Look.of(data, allowed(data.size_limit))
-    if data.source == "digits":
+    if source == "digits":
         return read_digits()
-    if data.source == "cifar10":
+    if source == "cifar10":
         if data.path is None or not Path(data.path).is_dir():
             raise BadInput(
                 "data.path", f"={data.path!r} is no folder. Name the one that holds CIFAR-10, as parquet files or python batches."
             )
         return read_cifar10(Path(data.path), look)
-    path, natural = Path(data.source), data.partition == "column"
-    if path.suffix == ".txt":
-        return read_speakers(path, data.window or DEFAULT_WINDOW)
+    path, limit = Path(source), look.size_limit
+    columns = Columns(data.label_column, data.client_column, data.partition == "column", data.drop_columns, data.time_column)
+    way = Way(columns, Form("\t" if data.separator == "tab" else data.separator, data.decimal, data.encoding), limit)
+    if is_pattern(source):
+        return read_files(matching(source), way)
+    if suffix(path) == ".txt":
+        return read_speakers(path, data.window or DEFAULT_WINDOW, limit)
+    if is_leaf(path):
+        return read_leaf(path, limit)
     if path.is_dir():
-        return read_folder(path, look, natural)
-    columns = Columns(data.label_column, data.client_column, natural, data.drop_columns)
-    images = read_image_column(path, columns, look) if path.suffix == ".parquet" and path.is_file() else None
-    return images or read_file(path, columns)
-
-
-def _split(table: Table, test_fraction: float, streams: Streams) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test rows, each in source order: drawn, or of a text the last of each client's; none where a test set is given."""
-    samples = len(table.y)
-    chosen = np.zeros(samples, dtype=bool)
-    if table.test is not None:
-        return np.arange(samples), np.arange(0)
-    if table.text and table.client is not None:
-        for client in np.unique(table.client):
-            rows = np.flatnonzero(table.client == client)
-            chosen[rows[len(rows) - round(test_fraction * len(rows)) :]] = True
-        return np.flatnonzero(~chosen), np.flatnonzero(chosen)
-    chosen[streams.generator("test split").permutation(samples)[: round(test_fraction * samples)]] = True
-    if chosen.all():
-        raise BadInput("data.test_fraction", f"={test_fraction} of {samples} samples leaves none to train on. Use a smaller one.")
-    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        return read_files(tables_in(path), way) if tables_in(path) else read_folder(path, look, columns.natural)
+    images = read_image_column(path, columns, look) if suffix(path) == ".parquet" and path.is_file() else None
+    return images or read_file(path, way)
 
 
 def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np.ndarray, streams: Streams) -> tuple[np.ndarray, list[Any]]:

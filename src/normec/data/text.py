@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from normec.data.limits import check_size, regular_file
 from normec.data.readers import Table
 from normec.errors import BadInput, count
 from normec.models.text import CLASSES, encode
@@ -17,7 +18,7 @@ STRIDE = 5
 SPEAKER = re.compile(r"\s*(\S.*?)\s*:\s*")
 
 
-def read_speakers(path: Path, window: int) -> Table:
+def read_speakers(path: Path, window: int, limit: int = 2**63) -> Table:
     """A play as a .txt file in UTF-8: paragraphs between blank lines, each of a line `NAME:` and the lines that NAME says.
 
     What a speaker says is joined in the order of the play, with a newline between lines. x: windows of codes (n, window), int64,
@@ -27,6 +28,7 @@ def read_speakers(path: Path, window: int) -> Table:
     Raises:
         BadInput: for a missing, undecodable or empty file, a paragraph without a speaker, or where every speaker is left out.
     """
+    check_size(regular_file(path, "data.source", "the path of a .txt file"), path.stat().st_size * 8 * window // STRIDE, limit)
     lines = _spoken(path)
     texts = {name: encode("\n".join(said)) for name, said in lines.items()}
     kept = {name: codes for name, codes in texts.items() if len(codes) > window}
@@ -49,8 +51,6 @@ def _spoken(path: Path) -> dict[str, list[str]]:
     Raises:
         BadInput: as `read_speakers`.
     """
-    if not path.is_file():
-        raise BadInput("data.source", f"={str(path)!r} is no file. Give the path of a .txt file.")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

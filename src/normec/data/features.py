@@ -1,0 +1,291 @@
+"""From columns to samples: which are numbers, what is left out, and what is refused with its row and value."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normec.data.frame import UNNAMED, Frame, counts_rows, with_clean_names
+from normec.data.limits import check_size
+from normec.data.parquet import is_number
+from normec.data.readers import Columns, Table, values
+from normec.errors import BadInput, count
+
+FEWEST_IDENTIFIED = 20
+"""Rows from which a column of distinct whole numbers looks like identifiers, and that a column counts at least before it starts anew."""
+COLUMNS_NAMED = 30
+"""Features that a note names, and columns that a sentence counts one by one."""
+COUNTER = re.compile(r"index|level_\d+")
+"""Names that pandas gives to an index that becomes a column."""
+MARKS = frozenset({"?", "-", "--", ".", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "k.a.", "#n/a"})
+"""What stands in place of a missing value, in lower case: no evidence of words."""
+PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.IGNORECASE)
+LIKE_A_NUMBER = re.compile(
+    r"[<>≤≥~≈±=]{0,2}\s*[€$£¥]?\s*[+-]?(\d{1,3}([., '’_\u00a0\u202f]\d{3})+([.,]\d+)?|\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
+    r"(\s*[%‰°€$£¥A-Za-zµμΩ²³/^·]{1,10})?"
+)
+"""Numbers, also with signs of money or comparison, groups of thousands, a per cent sign or a unit."""
+WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+DECIMAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+
+
+class Odd(NamedTuple):
+    """A column of numbers that holds other values too: their number, and the first of them with its row."""
+
+    number: int
+    row: int
+    value: str
+
+
+def samples(frame: Frame, columns: Columns) -> Table:
+    """The samples of a table: its numeric columns as features, in file order, and what is said of the others.
+
+    Raises:
+        BadInput: for a missing column, missing or infinite values, and a column of which most values are numbers, but not all.
+    """
+    named = (columns.label, columns.client, *columns.dropped, *([columns.time] if columns.time else []))
+    frame = with_clean_names(frame, named)
+    y = targets(frame, columns.label)
+    for name in columns.dropped:
+        if name not in frame.names:
+            frame.column("data.drop_columns", name)
+    rows, kept = len(y), [name for name in frame.columns.column_names if name not in named and name not in frame.indices]
+    numbers: dict[str, np.ndarray] = {}
+    skipped = {name: kind for name, kind in frame.unread if name not in named}
+    odd: dict[str, Odd] = {}
+    for name in kept:
+        found = numbers_of(frame.columns[name], frame.written, frame.decimal)
+        if isinstance(found, np.ndarray):
+            check_size(frame.parts[0][0], 8 * rows * (len(numbers) + 1), frame.limit)
+            numbers[name] = found
+        elif isinstance(found, str):
+            skipped[name] = found
+        else:
+            odd[name] = found
+    if odd:
+        raise _not_only_numbers(frame, odd, columns.dropped)
+    index = [name for name in frame.names if name in frame.indices and name not in named]
+    index += [name for name in numbers if COUNTER.fullmatch(name) and _identifies(numbers[name])]
+    features = {name: found for name, found in numbers.items() if name not in index}
+    if not rows or not features:
+        problem = f"={frame.source} has {rows} rows and {len(features)} numeric feature columns. Give at least one of each."
+        raise BadInput("data.source", problem)
+    _refuse_missing(frame, features, columns.dropped)
+    notes = (*frame.notes, _told(list(features), skipped), *_index_note(index), *_warnings(features))
+    x = np.column_stack(list(features.values()))
+    times = None if columns.time is None else _times(frame, columns.time)
+    return Table(x, y, clients(frame, columns), notes, features=tuple(features), time=times)
+
+
+def numbers_of(column: Any, written: bool, decimal: str) -> np.ndarray | str | Odd:
+    """A column as float64 with NaN for missing values; or what else it is, where that is left out; or the first value that is no number."""
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if column.null_count == len(column):
+        return "empty"
+    if is_number(kind):
+        plain = column.cast(kind)
+        plain = plain.cast(pa.uint8()) if pa.types.is_boolean(kind) else plain
+        return np.asarray(plain.cast(pa.float64(), safe=False).to_numpy())
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return str(kind)
+    if written and decimal == ".":
+        try:
+            return np.asarray(column.cast(pa.float64()).to_numpy())
+        except pa.ArrowInvalid:
+            pass
+    return _numbers_of_text(column.cast(kind), written, decimal)
+
+
+def _numbers_of_text(column: Any, written: bool, decimal: str) -> np.ndarray | str | Odd:
+    import pyarrow as pa
+    import pyarrow.compute
+
+    found = column.value_counts()
+    pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+    texts = {text: n for text, n in pairs if text is not None}
+    words = {text: n for text, n in texts.items() if text.strip() and text.strip().lower() not in MARKS}
+    boolean = {text: n for text, n in words.items() if text.strip().lower() in ("true", "false")}
+    like = {text for text in words if LIKE_A_NUMBER.fullmatch(text.strip())}
+    if not words or 2 * sum(words[text] for text in (*like, *boolean)) < sum(words.values()):
+        return "text"
+    value: dict[str, float] = {}
+    for text in texts:
+        plain = text.strip() if decimal == "." else text.strip().replace(".", "?").replace(decimal, ".")
+        if not plain:
+            value[text] = np.nan
+        elif boolean and not like:
+            value |= {text: float(plain.lower() == "true")} if text in boolean else {}
+        elif PLAIN.fullmatch(plain):
+            value[text] = float(plain)
+    bad = [text for text in texts if text not in value] if written else list(texts)
+    if bad:
+        held = pyarrow.compute.is_in(column, pa.array(bad, column.type)).to_numpy()
+        first = int(np.flatnonzero(held)[0])
+        return Odd(int(held.sum()), first, column[first].as_py())
+    codes = column.combine_chunks().dictionary_encode()
+    table = np.array([value[text] for text in codes.dictionary.to_pylist()])
+    indices = codes.indices.fill_null(len(table)).to_numpy()
+    numbers: np.ndarray = np.append(table, np.nan)[indices]
+    return numbers
+
+
+def targets(frame: Frame, name: str) -> np.ndarray:
+    """The label column: whole numbers, strings or, as targets of a regression, floats. A CSV's are as `as_written` says."""
+    return _meant(frame, name, "data.label_column", floats=True)
+
+
+def clients(frame: Frame, columns: Columns) -> np.ndarray | None:
+    """The client of each row, where the file says who holds what."""
+    held = columns.natural and columns.client in frame.names
+    return _meant(frame, columns.client, "data.client_column", floats=False) if held else None
+
+
+def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
+    import pyarrow as pa
+    import pyarrow.compute
+
+    column = frame.column(setting, name)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    column = column.cast(kind)
+    missing = np.asarray(column.is_null(nan_is_null=True).to_numpy())
+    if text := (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        blank = pyarrow.compute.equal(pyarrow.compute.utf8_trim_whitespace(column), "")
+        missing = missing | np.asarray(blank.fill_null(True).to_numpy())
+        longest = pyarrow.compute.max(pyarrow.compute.utf8_length(column)).as_py() or 0
+        check_size(frame.parts[0][0], 4 * longest * len(column), frame.limit)
+    if missing.any() and len(column):
+        first = int(np.flatnonzero(missing)[0])
+        remedy = "Fill or remove them" + (', and write "NA" in quotation marks where it is a name' if frame.written else "")
+        problem = f"={name!r} has {count(int(missing.sum()), 'missing value')} (first: {frame.where(first)}). {remedy}."
+        raise BadInput(setting, problem)
+    if text and frame.written:
+        found = as_written(column.to_pylist(), frame.decimal)
+    elif floats and (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        found = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
+    else:
+        return values(pa.table({name: column}), name, setting)
+    if found.dtype.kind == "f" and not floats:
+        raise BadInput(setting, f"={name!r} holds double values such as {found[0]}. Use whole numbers or strings.")
+    return found
+
+
+def as_written(texts: list[str], decimal: str = ".") -> np.ndarray:
+    """Labels or ids of a CSV: whole numbers where all are written as such, without leading zeros; floats where all are decimal
+    numbers, and one has a decimal point; else the texts as they stand, so that "007", "0x01", "1e3" and "TRUE" stay what they are.
+    """
+    distinct = {text: text.strip() for text in set(texts)}
+    if all(WHOLE.fullmatch(plain) for plain in distinct.values()):
+        return np.array([int(text) for text in texts], dtype=np.int64)
+    dotted = {text: plain.replace(decimal, ".") if decimal != "." and "." not in plain else plain for text, plain in distinct.items()}
+    if all(DECIMAL.fullmatch(plain) for plain in dotted.values()) and any("." in plain for plain in dotted.values()):
+        return np.array([float(dotted[text]) for text in texts])
+    return np.array(texts, dtype=str)
+
+
+def _times(frame: Frame, name: str) -> np.ndarray:
+    """The column that a split by time goes by, as numbers or datetime64.
+
+    Raises:
+        BadInput: for missing values, and for text that is neither numbers nor dates as ISO 8601 writes them.
+    """
+    import pyarrow as pa
+
+    setting, column = "data.time_column", frame.column("data.time_column", name)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    column = column.cast(kind)
+    if column.null_count:
+        first = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        problem = f"={name!r} has {count(column.null_count, 'missing value')} (first: {frame.where(first)}). Fill or remove them."
+        raise BadInput(setting, problem)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return np.asarray(column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).to_numpy())
+    number = numbers_of(column, frame.written, frame.decimal)
+    if isinstance(number, np.ndarray) and np.isfinite(number).all():
+        return number
+    for target in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        try:
+            return np.asarray(column.cast(target).to_numpy())
+        except pa.ArrowException:
+            continue
+    problem = f"={name!r} holds values such as {column[0].as_py()!r}, of which the order is not known"
+    raise BadInput(setting, f"{problem}. Write all as numbers, or as dates such as 2024-05-31 or 2024-05-31T12:00:00.")
+
+
+def _without(dropped: tuple[str, ...], names: list[str]) -> str:
+    """The setting that leaves columns out, to be pasted."""
+    return f"'data.drop_columns={json.dumps([*dropped, *names], ensure_ascii=False)}'"
+
+
+def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...]) -> BadInput:
+    name, first = next(iter(odd.items()))
+    others = f"; so do {', '.join(map(repr, list(odd)[1:]))}" if len(odd) > 1 else ""
+    if not frame.written:
+        problem = f"holds numbers as text (first: {frame.where(first.row)}: {first.value!r}){others}. Store numbers"
+    else:
+        problem = f"holds numbers, but also {count(first.number, 'value')} that are none (first: {frame.where(first.row)}: {first.value!r})"
+        problem += f"{others}. Write plain numbers"
+    decimal = ""
+    if frame.written and frame.decimal == "." and re.fullmatch(r"\s*[+-]?\d*,\d+\s*", first.value):
+        decimal = ", set data.decimal=, where the comma is the decimal point"
+    elif frame.decimal == "," and "." in first.value:
+        decimal = ", remove data.decimal where the point is the decimal point"
+    remedy = f"{decimal}, or leave such columns out with {_without(dropped, list(odd))}"
+    return BadInput("data.source", f"={frame.source}: the column {name!r} {problem}{remedy}.")
+
+
+def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tuple[str, ...]) -> None:
+    """Refuses missing and infinite values, with the number in each column."""
+    bad = {name: ~np.isfinite(found) for name, found in features.items()}
+    counts = {name: int(held.sum()) for name, held in bad.items() if held.any()}
+    if not counts:
+        return
+    rows = np.logical_or.reduce([bad[name] for name in counts])
+    first = frame.where(int(np.flatnonzero(rows)[0]))
+    listed = [f"{name!r} {number:,}" for name, number in sorted(counts.items(), key=lambda pair: -pair[1])]
+    more = f" and {len(listed) - COLUMNS_NAMED} more columns" if len(listed) > COLUMNS_NAMED else ""
+    problem = f"={frame.source} has {count(int(rows.sum()), 'row')} with missing or infinite values (first: {first})"
+    remedy = "Fill them, or remove those rows"
+    if len(counts) < len(features) and not more:
+        remedy += f"; or leave these columns out with {_without(dropped, list(counts))}"
+    raise BadInput("data.source", f"{problem}; by column: {', '.join(listed[:COLUMNS_NAMED])}{more}. {remedy}.")
+
+
+def _told(features: list[str], skipped: dict[str, str]) -> str:
+    shown = ", ".join(features[:COLUMNS_NAMED]) + (f" and {len(features) - COLUMNS_NAMED:,} more" if len(features) > COLUMNS_NAMED else "")
+    if not skipped:
+        return f"features: {shown}"
+    left = ", ".join(f"{name} ({kind})" for name, kind in skipped.items())
+    return f"features: {shown}; left out, not numeric: {left}: {len(skipped):,} of {count(len(features) + len(skipped), 'column')}"
+
+
+def _index_note(index: list[str]) -> list[str]:
+    if not index:
+        return []
+    shown = ", ".join("the first one, without a name" if UNNAMED.fullmatch(name) else repr(name) for name in index)
+    return [f"left out, the index of a table and no feature: {shown}"]
+
+
+def _warnings(features: dict[str, np.ndarray]) -> list[str]:
+    remedy = "data.drop_columns leaves columns out"
+    found = []
+    for name, column in features.items():
+        if _distinct(column):
+            found.append(f"warning: the feature {name!r} is another whole number in each row, as identifiers are; {remedy}")
+        elif _identifies(column):
+            found.append(f"warning: the feature {name!r} counts rows, and starts anew, as an index of several tables does; {remedy}")
+    return found
+
+
+def _distinct(column: np.ndarray) -> bool:
+    whole = len(column) >= FEWEST_IDENTIFIED and bool((column == np.floor(column)).all())
+    return whole and len(np.unique(column)) == len(column)
+
+
+def _identifies(column: np.ndarray) -> bool:
+    """Whether whole numbers are distinct, or count rows."""
+    return _distinct(column) or (len(column) >= FEWEST_IDENTIFIED and counts_rows(column, FEWEST_IDENTIFIED))

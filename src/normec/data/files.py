@@ -1,0 +1,127 @@
+"""Tables in files: one, or one for each client."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from normec.data.arrays import read_npz
+from normec.data.delimited import Form, read_delimited
+from normec.data.features import samples
+from normec.data.frame import Frame, joined
+from normec.data.limits import check_size, regular_file
+from normec.data.parquet import read_parquet
+from normec.data.readers import Columns, Table
+from normec.errors import BadInput, count
+
+DELIMITED = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+T = TypeVar("T")
+TABLES = (*DELIMITED, ".parquet")
+KNOWN = "digits, cifar10, a file, a folder of images or of tables, or package.module:function"
+
+
+class Way(NamedTuple):
+    """How tables are read: what their columns mean, how a CSV is written, how many bytes of memory they may take."""
+
+    columns: Columns
+    form: Form
+    limit: int
+
+
+def suffix(path: Path) -> str:
+    """The end of a file's name that tells its kind, in lower case, .gz included."""
+    name = path.name.lower()
+    return next((end for end in TABLES if name.endswith(end)), path.suffix.lower())
+
+
+def is_pattern(source: str) -> bool:
+    """Whether a source is a pattern of file names, such as data/*.csv."""
+    return glob.has_magic(source) and not Path(source).exists()
+
+
+def matching(source: str) -> list[Path]:
+    """The files that a pattern stands for, in the order of their names.
+
+    Raises:
+        BadInput: where there are none.
+    """
+    found = [Path(name) for name in sorted(glob.glob(source, recursive=True)) if not Path(name).is_dir()]
+    if not found:
+        raise BadInput("data.source", f"={source!r} matches no file. Give a pattern that does, such as data/*.csv.")
+    return found
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """The tables that lie in a folder itself, in the order of their names; hidden ones are left out."""
+    return sorted(
+        path for path in folder.iterdir() if suffix(path) in TABLES and not path.name.startswith((".", "_")) and not path.is_dir()
+    )
+
+
+def read_file(path: Path, way: Way) -> Table:
+    """A .parquet, .csv or .npz file, the last with arrays x, y and perhaps client.
+
+    Raises:
+        BadInput: for a missing, foreign or empty file, a missing column, or missing values.
+    """
+    if suffix(path) == ".npz":
+        return _guarded(path, lambda: read_npz(regular_file(path, "data.source", KNOWN), way.columns.natural, way.limit))
+    return _guarded(path, lambda: samples(_frame(path, way), way.columns))
+
+
+def read_files(paths: list[Path], way: Way) -> Table:
+    """Tables with the same columns, one for each client, whose id is the name of its file without the suffix.
+
+    Where the files have the client column, it says who holds what instead.
+
+    Raises:
+        BadInput: as `read_file`, for columns that differ, and for two files of one name.
+    """
+    check_size(paths[0].parent, sum(regular_file(path, "data.source", KNOWN).stat().st_size for path in paths), way.limit)
+    kinds = {"a CSV" if suffix(path) in DELIMITED else suffix(path) for path in paths}
+    if len(kinds) > 1 or not kinds <= {"a CSV", ".parquet"}:
+        problem = f": {paths[0].parent} holds files of several kinds ({', '.join(sorted(kinds))})"
+        raise BadInput(
+            "data.source", f"{problem}. Give tables of one kind, CSV or parquet, such as with a pattern {paths[0].parent}/*.csv."
+        )
+    names = [path.name[: -len(suffix(path))] for path in paths]
+    if len(paths) > 1 and len(set(names)) == 1:
+        names = [path.parent.name for path in paths]  # CLIENT/data.csv
+    if len(set(names)) != len(names):
+        problem = f": {next(path for path, name in zip(paths, names, strict=True) if names.count(name) > 1)} has a namesake"
+        raise BadInput("data.source", f"{problem}, and both would be one client. Rename one.")
+    frame = joined([_guarded(path, lambda path=path: _frame(path, way)) for path in paths])  # type: ignore[misc]
+    table = samples(frame, way.columns)
+    read = f"{count(len(paths), 'file')} of {paths[0].parent}"
+    if table.client is not None:
+        return table._replace(notes=(*table.notes, f"{read}; the column {way.columns.client!r} says who holds what"))
+    empty = [name for name, (_, rows) in zip(names, frame.parts, strict=True) if not rows]
+    if empty:
+        raise BadInput("data.source", f": {paths[names.index(empty[0])]} has no rows. Remove it, or give it rows.")
+    owners = np.repeat(names, [rows for _, rows in frame.parts])
+    return table._replace(client=owners, notes=(*table.notes, read), unit="file")
+
+
+def _frame(path: Path, way: Way) -> Frame:
+    kind = suffix(regular_file(path, "data.source", KNOWN))
+    if kind == ".parquet":
+        return read_parquet(path, way.columns.dropped, way.limit)
+    if kind in DELIMITED:
+        return read_delimited(path, way.form, way.columns.label, way.limit)
+    raise BadInput("data.source", f"={str(path)!r} must end in .parquet, .csv, .csv.gz, .tsv or .npz.")
+
+
+def _guarded(path: Path, read: Callable[[], T]) -> T:
+    """What a reader returns; whatever it raises on a damaged file is one sentence."""
+    try:
+        return read()
+    except BadInput:
+        raise
+    except Exception as error:
+        reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+        raise BadInput("data.source", f"={str(path)!r} cannot be read: {reason[:200]}. Give an intact {suffix(path)} file.") from None

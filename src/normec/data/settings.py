@@ -1,0 +1,115 @@
+"""The `[data]` section: where the samples come from, and how they are dealt to clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from normec.data.files import DELIMITED, TABLES, suffix
+from normec.data.pixels import ImageSettings
+from normec.errors import BadInput
+from normec.imports import looks_like_import_path
+from normec.settings import Count, Fraction, Positive, Text, Texts, Whole
+
+DEFAULT_CLIENTS = 100
+DEFAULT_WINDOW = 40
+"""Characters from which the next one is predicted."""
+NEEDS = {"concentration": "dirichlet", "classes_per_client": "shards", "size_exponent": "power-law"}
+"""Settings that act with one partition only."""
+IMAGES = ("pool", "resize", "channels", "pixel_max")
+"""Settings that act with images only."""
+
+
+class Data(ImageSettings):
+    """Where the samples come from, and how they are dealt to clients: the `[data]` section.
+
+    min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
+    characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
+    resize, channels, pixel_max: of images, as in `ImageSettings`.
+    drop_columns: of a table, those that are no features. time_column: of a table, what a split by time goes by; it is no feature.
+    separator, decimal, encoding: how a CSV is written; by default its first row tells the separator. test_source: a test set of its
+    own, read as the source is. size_limit: bytes of memory that the source may take once it is read;
+    "auto" for half of what the machine has free.
+    """
+
+    source: Text = "digits"
+    path: Text | None = None
+    window: Count | None = None
+    pool: Count | None = None
+    clients: Count | None = None
+    partition: Literal["iid", "dirichlet", "shards", "power-law", "column"] = "iid"
+    concentration: Positive | None = None
+    classes_per_client: Count | None = None
+    size_exponent: Positive | None = None
+    min_size: Whole = 0
+    client_column: Text = "client"
+    label_column: Text = "label"
+    drop_columns: Texts = ()
+    time_column: Text | None = None
+    separator: Text | None = None
+    decimal: Literal[".", ","] = "."
+    encoding: Text | None = None
+    test_source: Text | None = None
+    test_fraction: Fraction = 0.2
+    size_limit: Literal["auto"] | Count = "auto"
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**values)
+        for key, kind in NEEDS.items():
+            if getattr(self, key) is not None and self.partition != kind:
+                raise BadInput(key, f"={getattr(self, key)} acts only with partition={kind!r}. Remove it, or change partition.")
+        self._check_what_acts()
+        self._check_roles()
+        if self.separator is not None and self.separator != "tab" and (len(self.separator.encode()) != 1 or self.separator in '"\r\n'):
+            raise BadInput("separator", f"={self.separator!r} is not one character that may separate. Give one such as ; or tab.")
+        if looks_like_import_path(self.source) and self.clients is not None:
+            raise BadInput("clients", f"={self.clients}: {self.source} makes its own clients. Remove clients.")
+        if self.partition == "column" and self.clients is not None:
+            raise BadInput("clients", f"={self.clients}: partition='column' takes the clients from the column. Remove clients.")
+
+    def _check_what_acts(self) -> None:
+        """That no setting is given that the source has no use for."""
+        table = self._may_be(TABLES)
+        csv = self._may_be(DELIMITED)
+        for key, applies, sources in (
+            ("path", self.source == "cifar10", "'cifar10'"),
+            ("test_source", self.source != "cifar10" and not looks_like_import_path(self.source), "a file or a folder"),
+            ("window", self.source.lower().endswith(".txt"), "a .txt file"),
+            ("drop_columns", table, "a table, .csv or .parquet"),
+            ("time_column", table, "a table, .csv or .parquet"),
+            ("separator", csv, "a .csv file"),
+            ("decimal", csv, "a .csv file"),
+            ("encoding", csv, "a .csv file"),
+        ):
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and not applies:
+                shown = list(value) if isinstance(value, tuple) else value
+                raise BadInput(key, f"={shown!r} acts only with source={sources}. Remove it, or change source.")
+
+    def _check_roles(self) -> None:
+        """That no column has two roles."""
+        for key in ("label_column", "client_column"):
+            if getattr(self, key) in self.drop_columns:
+                raise BadInput("drop_columns", f" holds {getattr(self, key)!r}, which is the {key}. Remove it there; it is no feature.")
+        if self.partition == "column" and self.client_column == self.label_column:
+            raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
+        if self.time_column is not None and self.test_source is not None:
+            raise BadInput("time_column", f"={self.time_column!r} acts only without test_source. Remove one of the two.")
+        if self.time_column in (self.label_column, self.client_column, *self.drop_columns):
+            raise BadInput("time_column", f"={self.time_column!r} has another role already. Name another column, or remove that role.")
+
+    def _may_be(self, suffixes: tuple[str, ...]) -> bool:
+        """Whether the source may hold files with one of these suffixes: one, a pattern, or a folder."""
+        if self.source in ("digits", "cifar10") or looks_like_import_path(self.source):
+            return False
+        end = suffix(Path(self.source))
+        return end in suffixes or end not in (*TABLES, ".npz", ".txt", ".json")
+
+    def resolved(self) -> Data:
+        """With every default written out and the path of a file made absolute."""
+        own = looks_like_import_path(self.source)
+        source = self.source if own or self.source in ("digits", "cifar10") else str(Path(self.source).absolute())
+        clients = self.clients if own or self.partition == "column" else self.clients or DEFAULT_CLIENTS
+        path = None if self.path is None else str(Path(self.path).absolute())
+        test = None if self.test_source is None else str(Path(self.test_source).absolute())
+        return self.model_copy(update={"source": source, "clients": clients, "path": path, "test_source": test})
