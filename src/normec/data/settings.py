@@ -47,7 +47,7 @@ class Data(ImageSettings):
     drop_columns: Texts = ()
     time_column: Text | None = None
     separator: Text | None = None
-    decimal: Literal[".", ","] = "."
+    decimal: Literal[".", ","] | None = None
     encoding: Text | None = None
     test_source: Text | None = None
     test_fraction: Fraction = 0.2

@@ -147,7 +147,7 @@ def _read(data: Data, source: str) -> Table:
         return read_cifar10(Path(data.path), look)
     path, limit = Path(source), look.size_limit
     columns = Columns(data.label_column, data.client_column, data.partition == "column", data.drop_columns, data.time_column)
-    way = Way(columns, Form("\t" if data.separator == "tab" else data.separator, data.decimal, data.encoding), limit)
+    way = Way(columns, Form("\t" if data.separator == "tab" else data.separator, data.decimal or ".", data.encoding), limit)
     if is_pattern(source):
         return read_files(matching(source), way)
     if suffix(path) == ".txt":
