@@ -305,7 +305,7 @@ def test_server_momentum_and_adam() -> None:
         x = x - 0.3 * m / (np.sqrt(v) + 0.1)
     run = quadratic(DATA, algorithm=algorithm, local=ONE_GRADIENT, rounds=4, server=normec.ServerAdam(beta1=0.7, beta2=0.9, tau=0.1))
     np.testing.assert_allclose(x_of(run), x, rtol=1e-12)
-    assert "outside: server optimizer adam" in run.summary["convergence"]
+    assert "the server optimizer adam" in run.summary["convergence"]
 
 
 def test_server_steps_resume_exactly(tmp_path: Any) -> None:

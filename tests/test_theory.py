@@ -565,7 +565,11 @@ def test_a_runs_bound_is_that_of_its_own_numbers() -> None:
 def test_a_contradiction_is_never_called_met(monkeypatch: pytest.MonkeyPatch) -> None:
     from normec.theory import certificate as module
 
-    true = constants(FlatModel(linear((3,)), half_squares, torch.device("cpu"), torch.float64), quadratics(clients=6, d=3), normec.GD())
+    true = constants(
+        FlatModel(linear((3,)), half_squares, torch.device("cpu"), torch.float64),
+        quadratics(clients=6, d=3, heterogeneity=0.2),
+        normec.GD(),
+    )
     monkeypatch.setattr(module, "constants", lambda *arguments: replace(true, L=0.05))
     found = checked(algorithm=normec.FedNormEC(alpha=1.0, beta=0.5, server_lr=0.05, server_normalize=True)).summary["theory"]
     assert found["verdict"] == "contradicted" and "above L" in found["reasons"][-1]
@@ -589,7 +593,7 @@ def test_a_start_at_the_gradients_is_the_best_and_is_certified() -> None:
         ({"algorithm": normec.FedNormEC(server_normalize=True, lazy=True)}, "lazy"),
         ({"algorithm": normec.Clip21()}, "not clip21"),
         ({"local": normec.SGD(steps=1)}, "local method sgd"),
-        ({"local": normec.IG(steps=2)}, "ig with 2 steps"),
+        ({"local": normec.IG(steps=2)}, "ig with 2 passes"),
         ({"local": normec.IG(steps=1, batch_size=4)}, "mini-batches of unequal size"),
         ({"server": normec.ServerMomentum()}, "server optimizer momentum"),
         ({"participation": normec.Fixed(0.5)}, "fixed size"),

@@ -28,6 +28,7 @@ from normec.grid import Point
 from normec.runs import Record
 from normec.settings import difference, flat
 from normec.sweep import Sweep, open_folder
+from normec.theory.guarantees import guarantee
 
 TUNING_SEEDS_FROM = 1000
 """Tuning uses seed + 1000, which no result uses: other cohorts and noise, and for drawn partitions another split."""
@@ -228,7 +229,7 @@ def _promise(name: str, config: RunConfig) -> dict[str, Any]:
         "delta": plan.delta if private else None,
         "adjacency": plan.mechanism.adjacency if private else None,
         "trust": plan.mechanism.trust,
-        "convergence": plan.experiment.algorithm.convergence,
+        "convergence": str(guarantee(plan.experiment.algorithm, plan.experiment.server, plan.experiment.local, plan.mechanism)),
     }
 
 

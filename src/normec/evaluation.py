@@ -185,6 +185,12 @@ def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
+@torch.no_grad()
+def objective(model: FlatModel, x: Tensor, federation: Federation) -> float:
+    """f(x): the mean over all clients of the mean loss on their whole data, zero for one without samples."""
+    return float(_client_losses(model, x, federation).sum()) / len(federation)
+
+
 def gradient(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
     """∇f(x), (d,) in float64: the mean over all clients of the gradients of their whole data; NaN where the model fails on one."""
     total = torch.zeros(len(x), dtype=torch.float64, device=x.device)

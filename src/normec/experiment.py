@@ -205,6 +205,9 @@ def _check_types(experiment: Experiment) -> None:
         value = getattr(experiment, name)
         if not isinstance(value, kind):
             raise BadInput(name, f"={value!r:.60} is a {type(value).__name__}. Give a normec.{kind.__name__}.")
+    if type(experiment.privacy) is not Privacy:
+        problem = f" is a {type(experiment.privacy).__name__}, a subclass that may promise something else."
+        raise BadInput("privacy", f"{problem} Give a normec.Privacy.")
     for name in ("model", "loss"):
         if not callable(getattr(experiment, name)):
             raise BadInput(name, f"={getattr(experiment, name)!r:.60} cannot be called. Give a function.")

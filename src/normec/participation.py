@@ -82,6 +82,18 @@ class Full(Participation):
         return np.ones(clients, dtype=bool)
 
 
+OWN = "own"
+"""What cohorts are called that no scheme of this library draws."""
+
+
+def scheme_of(participation: Participation) -> str:
+    """The scheme of a participation of exactly one of these classes; `OWN` for any other, whatever it says of itself.
+
+    A subclass may draw other cohorts, so that no amplification is claimed for it, nor any theorem.
+    """
+    return participation.scheme if SCHEMES.get(participation.scheme) is type(participation) else OWN
+
+
 DEFAULT_RATE = 0.5
 """Of a configuration that names none."""
 

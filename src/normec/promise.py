@@ -7,10 +7,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from normec.algorithms import Algorithm, Descent, ServerStep
+from normec.algorithms import Algorithm
 from normec.errors import BadInput
 from normec.noise import lattice_for
-from normec.participation import Participation
+from normec.participation import OWN, Participation, scheme_of
 from normec.privacy import (
     PER_CLIENT,
     Mechanism,
@@ -60,7 +60,7 @@ def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposu
         seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""
         silent = f"; each client is silent before its own rounds spend more than ε = {limit:g}" if limit else ""
         beside = f" (before sampling, without amplification{seen}{silent})"
-    rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
+    rate = "" if mechanism.sampling in ("full", OWN) else f" at rate {mechanism.rate:g}"
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if delta >= 1 / mechanism.clients else ""
     who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)
     sentence = (
@@ -153,12 +153,6 @@ def mechanism_for(
     return mechanism, delta
 
 
-def convergence(algorithm: Algorithm, server: ServerStep) -> str:
-    """Which guarantee covers a run: that of its algorithm, for the plain server step alone."""
-    outside = f" (outside: server optimizer {server.optimizer})" if server.optimizer != Descent.optimizer else ""
-    return algorithm.convergence + outside
-
-
 def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:
     """What a ledger says of the mechanism, before the first round."""
     return {
@@ -167,7 +161,7 @@ def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, a
         "sensitivity": mechanism.sensitivity,
         "delta": delta,
         "clients": mechanism.clients,
-        "scheme": mechanism.participation.scheme,
+        "scheme": scheme_of(mechanism.participation),
         "rate": mechanism.rate,
         "rounds": mechanism.rounds,
         "noise_multiplier": mechanism.noise_multiplier,

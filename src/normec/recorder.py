@@ -14,7 +14,7 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
-from normec.evaluation import Scores, by_client, evaluate, gradient, refuse_broken
+from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
 from normec.experiment import Plan
 from normec.folder import NO_ROUND, Output, RunFolder
 from normec.memory import Memory, merged
@@ -279,7 +279,8 @@ class Recorder:
         found = self._gradient(state)
         smoothness = smoothness_seen(state.x, found, self._last_gradient)
         self._last_gradient = state.x, found
-        measured = {"gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
+        f = objective(self.plan.model, state.x, self.plan.federation)
+        measured = {"objective": f, "gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
         return {**(seen or {}), **{name: value if value is None or math.isfinite(value) else None for name, value in measured.items()}}
 
     def _gradient(self, state: State) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 from normec.evaluation import spread
 from normec.experiment import Plan
 from normec.privacy import Spent
-from normec.promise import claim_table, convergence, state_claim
+from normec.promise import claim_table, state_claim
+from normec.theory.guarantees import guarantee
 from normec.version import versions
 
 
@@ -34,10 +35,11 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     """The content of summary.json. ε is null where it is infinite."""
     mechanism, privacy, last = plan.mechanism, plan.experiment.privacy, end.last
     claim = state_claim(mechanism, end.claim, plan.delta or 0.0, float(end.exposure.max()), privacy.client_limit)
-    covered = convergence(plan.experiment.algorithm, plan.experiment.server)
+    chosen = plan.experiment
+    covered = str(guarantee(chosen.algorithm, chosen.server, chosen.local, mechanism))
     return {
         **claim_table(mechanism, end.claim, claim, plan.delta, privacy.noise),
-        "algorithm": plan.experiment.algorithm.name,
+        "algorithm": chosen.algorithm.name,
         "convergence": f"{end.theory['verdict']} (checked)" if end.theory else covered,
         "clients_at_limit": int(mechanism.silent(end.exposure).sum()),
         "theory": end.theory,

@@ -142,7 +142,8 @@ def algorithm_lines(rows: list[dict[str, Any]]) -> list[str]:
         "private: messages are bounded, so that noise can protect them",
         "memory, up, down: vectors of the model's size that a client keeps, sends and receives",
     ]
-    return lines + [f"{row['name']}: {row['paper']}. Convergence: {row['guarantee']}." for row in rows]
+    covers = {row["name"]: f" Covers: {row['covers']}." if row["covers"] else "" for row in rows}
+    return lines + [f"{row['name']}: {row['paper']}. Convergence: {row['guarantee']}.{covers[row['name']]}" for row in rows]
 
 
 def plan_table(found: dict[str, Any]) -> Table:
@@ -172,7 +173,8 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     if found["epsilon"] is not None:
         noise = f"noise multiplier {found['noise_multiplier']:.5g} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
         lines.append(f"{noise}, trust {found['trust']}")
-    lines.append("every condition of the theorem holds for the chosen parameters")
+    held = "every condition of the theorem on the stepsizes holds for the chosen parameters"
+    lines.append(f"warning: {found['coverage']}: no bound applies" if found["outside"] else held)
     closed = found["corollary"]
     broken = [c["name"] for c in closed["conditions"] if not c["holds"]] if closed else []
     if broken:

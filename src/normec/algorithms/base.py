@@ -43,6 +43,28 @@ class ClientStep(NamedTuple):
     """(G, d): what the operator was applied to; its norms are reported, in simulation only."""
 
 
+class Coverage(NamedTuple):
+    """Which runs a guarantee of convergence is about; assumptions on losses and stepsizes stand beside it in words.
+
+    local: the local methods, and of each how many steps (or passes) it may take, None for any number. sampling: the cohorts:
+    "full" for every client in every round, "poisson", "fixed". noise: whether privacy noise is allowed for.
+    """
+
+    local: dict[str, int | None]
+    sampling: tuple[str, ...] = ("full",)
+    noise: bool = False
+
+    def __str__(self) -> str:
+        methods = [f"{method}" if steps is None else f"{method} with one {STEP[method]}" for method, steps in self.local.items()]
+        who = {"full": "every client in every round", "poisson": "Poisson cohorts", "fixed": "cohorts of a fixed size"}
+        cohorts = " or ".join(who[name] for name in self.sampling)
+        return f"{' or '.join(methods)}; {cohorts}; {'with or without' if self.noise else 'without'} noise; the plain server optimizer"
+
+
+STEP = {"gd": "step", "sgd": "step", "ig": "pass", "rr": "pass", "so": "pass"}
+"""What the local methods count."""
+
+
 class Algorithm(Settings):
     """Base of every algorithm; instances are immutable sets of hyperparameters.
 
@@ -60,6 +82,8 @@ class Algorithm(Settings):
     year: ClassVar[int | None] = None
     guarantee: ClassVar[str] = "none is stated"
     """In a few words: the rate, and under which assumptions."""
+    coverage: ClassVar[Coverage | None] = None
+    """Which runs the guarantee is about; None where nothing is guaranteed."""
     client_slots: ClassVar[tuple[str, ...]] = ()
     server_slots: ClassVar[tuple[str, ...]] = ()
     vectors_down: ClassVar[int] = 1
@@ -81,9 +105,9 @@ class Algorithm(Settings):
         return False
 
     @property
-    def convergence(self) -> str:
-        """Which guarantee of convergence covers these settings, or that none does; shown with every result."""
-        return self.guarantee
+    def uncovered(self) -> tuple[str, ...]:
+        """Settings of this algorithm's own that its guarantee of convergence is not about, each in a few words."""
+        return ()
 
     @property
     def starts_from_updates(self) -> bool:

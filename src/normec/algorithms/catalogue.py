@@ -15,7 +15,7 @@ def rows() -> list[dict[str, Any]]:
 
     memory: vectors (d,) that each client remembers. up, down: vectors that a client sends and receives in a round; a
     compressed vector counts as one. private: whether its messages are bounded, so that noise can protect them. guarantee: what is
-    proven for the method, under which assumptions; the summary of a run says whether its settings are covered.
+    proven for the method, under which assumptions; covers: for which runs, None for none. The summary of a run says whether it is one.
     """
     return [_row(name) for name in sorted(REGISTRY)]
 
@@ -34,6 +34,7 @@ def _row(name: str) -> dict[str, Any]:
         "paper": kind.paper,
         "year": kind.year,
         "guarantee": kind.guarantee,
+        "covers": None if kind.coverage is None else str(kind.coverage),
         "memory": len(kind.client_slots),
         "up": 1,
         "down": kind.vectors_down,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import ClipNorm, Clipping
 from normec.settings import Positive
@@ -24,6 +24,7 @@ class Clip21(ErrorFeedback):
     paper: ClassVar[str] = "Khirirat et al.: Clip21: Error Feedback for Gradient Clipping"
     year: ClassVar[int | None] = 2023
     guarantee: ClassVar[str] = "smooth losses, T = 1, p = 1: O(1/K) of the squared gradient norm without noise; none with noise"
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1})
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.5, 50.0)}
 
     server_lr: Positive = 3.0

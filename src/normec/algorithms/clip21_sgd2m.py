@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.algorithms.error_feedback import MomentumErrorFeedback
 from normec.operators import ClipNorm, Clipping
 from normec.settings import Probability
@@ -32,6 +32,7 @@ class Clip21SGD2M(MomentumErrorFeedback):
         "smooth losses, T = 1, p = 1, momenta chosen from the horizon: O(1/K) of the squared gradient norm with full gradients, "
         "Õ(1/√(MK)) with sub-Gaussian ones, a neighbourhood with noise"
     )
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1, "sgd": 1}, noise=True)
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (1.0, 100.0)}
 
     clip_norm: ClipNorm = 0.1

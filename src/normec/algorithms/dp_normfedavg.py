@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from normec.algorithms.averaging import Averaging
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.operators import SmoothedNormalization
 
 
@@ -22,6 +22,7 @@ class DPNormFedAvg(Averaging):
     paper: ClassVar[str] = "Das, Hashemi, Sanghavi, Dhillon: Differentially Private Federated Learning with Normalized Updates"
     year: ClassVar[int | None] = 2022
     guarantee: ClassVar[str] = "convex smooth losses, with a stepsize that depends on f_i(x*) − min f_i, which nobody knows"
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": None}, noise=True)
 
     @property
     def operator(self) -> SmoothedNormalization:

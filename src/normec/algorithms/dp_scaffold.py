@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.algorithms.scaffold import Scaffold
 from normec.operators import ClipNorm, Clipping
 from normec.settings import Positive
@@ -24,6 +24,7 @@ class DPScaffold(Scaffold):
     paper: ClassVar[str] = "Noble, Bellet, Dieuleveut: Differentially Private Federated Learning on Heterogeneous Data"
     year: ClassVar[int | None] = 2022
     guarantee: ClassVar[str] = "none at client level"
+    coverage: ClassVar[Coverage | None] = None
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.1, 10.0)}
 
     server_lr: Positive = 3.0

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Context, Slots, register
+from normec.algorithms.base import Algorithm, ClientStep, Context, Coverage, Slots, register
 from normec.compressors import Compressed
 
 
@@ -26,6 +26,7 @@ class EF14(Compressed, Algorithm):
     )
     year: ClassVar[int | None] = 2014
     guarantee: ClassVar[str] = "smooth losses, bounded gradients, T = 1, p = 1: O(K^−2/3) of the squared gradient norm"
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1})
     client_slots: ClassVar[tuple[str, ...]] = ("e",)
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:

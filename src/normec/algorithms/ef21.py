@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.compressors import Compressed
 
@@ -24,3 +24,4 @@ class EF21(Compressed, ErrorFeedback):
     )
     year: ClassVar[int | None] = 2021
     guarantee: ClassVar[str] = "smooth losses, T = 1: O(1/K) of the squared gradient norm"
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1}, ("full", "poisson"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.algorithms.error_feedback import MomentumErrorFeedback
 from normec.compressors import Compressed
 
@@ -27,3 +27,8 @@ class EF21SGDM(Compressed, MomentumErrorFeedback):
         "smooth losses, T = 1, p = 1, gradients of bounded variance, a momentum chosen from the horizon and memories started at a first "
         "gradient: O(1/√(MK)) of the squared gradient norm"
     )
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1, "sgd": 1})
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        return ("memories that start at zero, with a momentum that is fixed",)

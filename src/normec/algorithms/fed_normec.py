@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from normec.algorithms.base import Slots, register
+from normec.algorithms.base import Coverage, Slots, register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import SmoothedNormalization
 from normec.settings import NonNegative, Positive, Switch
@@ -40,6 +40,7 @@ class FedNormEC(ErrorFeedback):
         "with server_normalize, not lazy, memories started near g_i(x⁰), smooth losses: min ‖∇f‖ = O(K^−1/8), for T = 1 O(K^−1/6), "
         "without noise; private utility by Corollaries 1, 3, 6"
     )
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": None, "ig": 1}, ("full", "poisson"), noise=True)
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (1.0, 100.0)}
 
     alpha: Positive = 0.01
@@ -63,11 +64,9 @@ class FedNormEC(ErrorFeedback):
         return not self.lazy
 
     @property
-    def convergence(self) -> str:
-        outside = [name for name, chosen in {"lazy variant": self.lazy, "plain server step": not self.server_normalize}.items() if chosen]
-        if outside:
-            return f"outside the theorems ({', '.join(outside)})"
-        return "Theorems 1 and 2, where their conditions on the stepsizes hold (not checked)"
+    def uncovered(self) -> tuple[str, ...]:
+        plain = "the plain server step, not algorithm.server_normalize=true"
+        return tuple(reason for reason, chosen in (("the lazy variant", self.lazy), (plain, not self.server_normalize)) if chosen)
 
     @property
     def starts_from_updates(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from normec.algorithms.averaging import Averaging
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.operators import Identity
 
 
@@ -24,6 +24,7 @@ class FedAvg(Averaging):
     guarantee: ClassVar[str] = (
         "smooth losses, bounded gradient dissimilarity: O(1/√K) of the squared gradient norm with stochastic gradients"
     )
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": None, "sgd": None}, ("full", "fixed"))
 
     on: Literal["gradient", "update"] = "update"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import register
+from normec.algorithms.base import Coverage, register
 from normec.algorithms.fedavg import FedAvg
 from normec.settings import NonNegative
 
@@ -25,9 +25,15 @@ class FedProx(FedAvg):
         "losses of bounded negative curvature and bounded local dissimilarity, local problems solved well enough, μ large enough: "
         "O(1/K) of the squared gradient norm"
     )
+    coverage: ClassVar[Coverage | None] = Coverage(dict.fromkeys(("gd", "ig", "rr", "so", "sgd")), ("full", "fixed"))
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"prox": (0.001, 1.0), "server_lr": (0.3, 3.0)}
 
     prox: NonNegative = 0.1
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        reasons = [] if self.on == "update" and self.server_lr == 1 else ["a server step that is not the mean of the local models"]
+        return (*reasons, *([] if self.prox > 0 else ["no proximal term (prox = 0)"]))
 
     @property
     def proximal(self) -> float:

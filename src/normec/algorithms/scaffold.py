@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Context, Slots, register
+from normec.algorithms.base import Algorithm, ClientStep, Context, Coverage, Slots, register
 from normec.operators import Identity, Operator
 
 
@@ -19,7 +19,8 @@ class Scaffold(Algorithm):
         x ← x − η (c + mean of the m_i),   c ← c + (1 / M) Σ_{i ∈ S} m_i      (5)
 
     One message m_i serves both steps of the server, since the paper's y_i − x is −γ (m_i + c); c goes down with the model.
-    The mean divides by pM, where the paper has the realised number of participants: equal where that is fixed.
+    The mean divides by pM, where the paper has the realised number of participants: equal where that is fixed, and
+    outside the guarantee under Poisson sampling.
     server_lr: η, the paper's η_g times γ. Not private: a message has no bound.
 
     Guarantees: for smooth losses of any heterogeneity, O(1/√(T S K)) of the squared gradient norm with stochastic
@@ -32,6 +33,7 @@ class Scaffold(Algorithm):
         "smooth losses of any heterogeneity: O(1/√(T S K)) of the squared gradient norm with stochastic gradients, O((M/S)^2/3 / K) "
         "without noise"
     )
+    coverage: ClassVar[Coverage | None] = Coverage({"gd": None, "sgd": None}, ("full", "fixed"))
     client_slots: ClassVar[tuple[str, ...]] = ("c",)
     server_slots: ClassVar[tuple[str, ...]] = ("c_hat",)
     vectors_down: ClassVar[int] = 2

@@ -14,7 +14,7 @@ from normec.errors import BadInput, count, nearest
 from normec.files import Lock, making, write_atomically
 from normec.flower.index import UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
-from normec.participation import Fixed, Full, Participation, Poisson
+from normec.participation import OWN, Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, epsilon, gaussian
 from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
@@ -201,8 +201,8 @@ def _squared(sensitivity: float, std: float) -> float:
 
 def _of_header(header: Mapping[str, Any], rounds: int) -> Mechanism:
     """The mechanism that a ledger's first line names."""
-    kinds: dict[str, Participation] = {"full": Full()}
-    if header["scheme"] != "full":
+    kinds: dict[str, Participation] = {"full": Full(), OWN: Full()}
+    if header["scheme"] not in kinds:
         kinds = {"poisson": Poisson(rate=header["rate"]), "fixed": Fixed(rate=header["rate"])}
     names = ("trust", "adjacency", "noise_multiplier", "clients", "min_honest", "colluders")
     return Mechanism(**{name: header[name] for name in names}, bound=1.0, participation=kinds[header["scheme"]], rounds=rounds)

@@ -26,8 +26,9 @@ from normec.folder import NO_ROUND, Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
-from normec.promise import Claim, claim_table, convergence, ledger_header, state_claim
+from normec.promise import Claim, claim_table, ledger_header, state_claim
 from normec.streams import Streams
+from normec.theory.guarantees import guarantee
 from normec.version import __version__, versions
 
 COUNTS = ("experiment", "clients", "nodes", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
@@ -178,7 +179,7 @@ class ServerState:
         summary = {
             **claim_table(self.mechanism, self._claimed(), self.claim(), privacy.delta, privacy.noise),
             "algorithm": self.terms.algorithm.name,
-            "convergence": convergence(self.terms.algorithm, self.optimizer),
+            "convergence": str(guarantee(self.terms.algorithm, self.optimizer, None, self.mechanism)),
             **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},
             "rounds": last["round"],
             "experiment": self.experiment,

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from normec.errors import BadInput
+from normec.participation import OWN
 from normec.privacy.mechanism import PER_CLIENT, Mechanism
 
 UNAMPLIFIED = "gaussian without amplification"
@@ -115,7 +116,7 @@ def over_participations(mechanism: Mechanism, delta: float) -> Spent:
     import scipy.optimize
     from scipy.stats import binom
 
-    participations = binom(mechanism.rounds, mechanism.rate)
+    participations = binom(mechanism.rounds, mechanism.rate if mechanism.sampling != OWN else 1.0)
     low, high = (int(end) for end in (participations.ppf(1e-9 * delta), participations.isf(1e-9 * delta)))
     rounds = np.arange(max(low, 1), high + 1)
     weights = participations.pmf(rounds)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normec.errors import BadInput
 from normec.noise import seeded_gaussian, with_secure_gaussian
-from normec.participation import Full, Participation
+from normec.participation import OWN, Full, Participation, scheme_of
 from normec.settings import Count, OpenUnit, Settings
 from normec.streams import Streams
 
@@ -141,8 +141,9 @@ class Mechanism:
 
     @property
     def sampling(self) -> str:
-        """How the accountant may treat the cohorts: poisson, fixed or full (p = 1 is full whatever the scheme)."""
-        return Full.scheme if self.rate == 1 else self.participation.scheme
+        """How the accountant may treat the cohorts: poisson, fixed, full (p = 1 is full for both), or own, of which nothing is known."""
+        scheme = scheme_of(self.participation)
+        return Full.scheme if self.rate == 1 and scheme != OWN else scheme
 
     @property
     def private(self) -> bool:

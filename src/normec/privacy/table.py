@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from normec.errors import BadInput
-from normec.participation import Full, Participation, participation_from_table
+from normec.participation import OWN, Full, Participation, participation_from_table
 from normec.privacy.accountant import by_group_privacy, epsilon, realised, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
@@ -123,7 +123,9 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     """What the releases that a ledger counts spend, under its own trust model first."""
     header = ledger.lines[0]
     names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
-    rate = {} if header["scheme"] == "full" else {"rate": header["rate"]}
+    if header["scheme"] == OWN:  # as if every client were in every round
+        header = header | {"scheme": Full.scheme}
+    rate = {} if header["scheme"] == Full.scheme else {"rate": header["rate"]}
     honest = {"min_honest": header["min_honest"]} if header["trust"] == "secagg" else {}
     limit = {"client_limit": header["client_limit"]} if header["client_limit"] else {}
     return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, rounds=ledger.counted()))

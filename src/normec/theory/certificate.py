@@ -6,12 +6,22 @@ import math
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from normec.algorithms import AlphaNormEC, Descent, FedNormEC
+from normec.algorithms import AlphaNormEC, FedNormEC
+from normec.data import Federation
 from normec.experiment import Plan
 from normec.theory.bounds import FORMS, Setting, bound, conditions
 from normec.theory.constants import Constants, constants
+from normec.theory.guarantees import guarantee
+from normec.theory.recognition import unsmooth
 
+WOULD = {
+    "conditions met": "bounds",
+    "estimated: conditions met": "would, were the loss everywhere as smooth as it was seen to be, bound",
+}
+FEW = 8
+"""Samples on which a model is looked at."""
 ROUNDING = 1e-5
 """Relative: what float32 may add to a measured norm."""
 
@@ -38,16 +48,22 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }
     if reasons:
         return found
-    known = constants(plan.model, plan.federation, plan.experiment.local)
+    known = constants(plan.model, plan.federation, plan.experiment.local, plan.start)
+    jumps = [] if known.certified else unsmooth(plan.model, _few(plan.federation))
+    if jumps:
+        return found | {"reasons": [f"a model or loss that is not smooth ({', '.join(jumps)})"]}
     estimates = [each["smoothness_seen"] for each in seen if each.get("smoothness_seen") is not None]
     smoothness = known.L if known.certified else max(estimates, default=0.0)
     if not smoothness > 0:
         return found | {"reasons": ["no L: the features are zero, or no two models of the run differ"]}
-    setting = _setting(plan, known, metrics, errors[0], smoothness)
+    objectives = [each["objective"] for each in seen]
+    setting = _setting(plan, known, len(metrics) - 1, objectives[0], errors[0], smoothness)
     tests = conditions(setting)
     failed = [str(test) for test in tests if not test.holds]
     verdict = "conditions not met" if failed else "conditions met"
     contradictions = [] if failed or not known.certified else _contradictions(setting, max(errors), max(estimates, default=0.0))
+    if not failed and known.certified:
+        contradictions += _below(known.infimum, min(objectives)) + _above(setting, min(gradients))
     if contradictions:
         verdict, failed = "contradicted", contradictions
     return found | {
@@ -77,9 +93,10 @@ def _happened(metrics: list[dict[str, Any]], seen: list[dict[str, Any]], gradien
         reasons.append(f"{rounds - len(errors)} of {rounds} rounds released nothing, or no client of theirs computed")
     if any(each.get("dropped") for each in seen):
         reasons.append("clients whose updates were not finite were left out")
-    if len(gradients) < rounds or metrics[0]["train_loss"] is None:
+    objectives = [each["objective"] for each in seen if each.get("objective") is not None]
+    if len(gradients) < rounds or len(objectives) < len(seen):
         reasons.append("the loss or its gradient was not finite")
-    elif min(row["train_loss"] for row in metrics if row["train_loss"] is not None) < 0:
+    elif min(objectives) < 0:
         reasons.append("the loss is negative: no lower bound of it is known")
     return reasons
 
@@ -94,29 +111,35 @@ def _contradictions(s: Setting, largest_error: float, seen: float) -> list[str]:
     return found
 
 
+def _below(infimum: float, smallest: float) -> list[str]:
+    short = infimum - smallest
+    return [f"f reached {smallest:.6g}, below f^inf = {infimum:.6g}"] if short > 1e-3 * max(infimum, 1e-6) else []
+
+
+def _above(s: Setting, smallest: float) -> list[str]:
+    """A run in which nothing is drawn is its own expectation, and its smallest gradient must lie under the bound."""
+    limit = bound(s, "sharper").total
+    drawn = s.p < 1 or s.sigma > 0
+    return [] if drawn or smallest <= limit * (1 + 1e-3) else [f"‖∇f‖ fell to {smallest:.4g} only, above the bound {limit:.4g}"]
+
+
+def _few(federation: Federation) -> tuple[Tensor, Tensor]:
+    """Some samples of the first client that has any."""
+    features, targets = federation.client(int(np.argmax(federation.sizes > 0)))
+    return features[:FEW], targets[:FEW]
+
+
 def outside(plan: Plan) -> list[str]:
     """Why no theorem here is about a run, whatever its stepsizes; empty where one is."""
-    chosen, reasons = plan.experiment, []
-    algorithm = chosen.algorithm
-    if not isinstance(algorithm, FedNormEC) or type(algorithm) not in (FedNormEC, AlphaNormEC):
-        return [f"the theorems are about fed-normec and alpha-normec, not {algorithm.name}"]
-    if algorithm.lazy:
-        reasons.append("the lazy variant")
-    if not algorithm.server_normalize:
-        reasons.append("the plain server step (set algorithm.server_normalize = true)")
-    if chosen.server.optimizer != Descent.optimizer:
-        reasons.append(f"the server optimizer {chosen.server.optimizer}")
-    if chosen.local.method not in ("gd", "ig") or (chosen.local.method == "ig" and chosen.local.steps != 1):
-        reasons.append(f"the local method {chosen.local.method} with {chosen.local.steps} steps (gd, or ig with one pass)")
+    chosen = plan.experiment
+    if type(chosen.algorithm) not in (FedNormEC, AlphaNormEC):
+        return [f"the theorems are about fed-normec and alpha-normec, not {chosen.algorithm.name}"]
+    reasons = list(guarantee(chosen.algorithm, chosen.server, chosen.local, plan.mechanism).outside or ())
     sizes, batch = plan.federation.sizes, chosen.local.batch_size
     if chosen.local.method == "ig" and bool(((sizes > batch) & (sizes % batch > 0)).any()):
         reasons.append("mini-batches of unequal size, which the theorem's f_i weighs alike (choose a local.batch_size that divides)")
-    if plan.mechanism.sampling == "fixed":
-        reasons.append("cohorts of a fixed size")
-    if chosen.privacy.client_limit is not None:
-        reasons.append("clients that fall silent at client_limit")
-    if plan.mechanism.trust == "secagg" and plan.mechanism.sampling != "full":
-        reasons.append("rounds that may be given up (trust secagg with partial participation)")
+    if type(plan.federation) is not Federation:
+        reasons.append(f"a federation of one's own ({type(plan.federation).__name__})")
     return reasons
 
 
@@ -126,7 +149,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     if "bound" in found:
         totals = " and ".join(f"{found['bound'][form]['total']:.4g} ({form} form)" for form in FORMS)
         measured = f"theory: ‖∇f(x^k)‖ fell from {found['gradient_norm_first']:.4g} to {found['gradient_norm_min']:.4g}"
-        would = "bounds" if found["verdict"].endswith("conditions met") else "would, were its conditions met, bound"
+        would = WOULD.get(found["verdict"], "would, were its conditions met, bound")
         text.append(f"{measured}; Theorem {found['theorem']} {would} the expectation of the smallest by {totals}")
     if found["invariant_held"] is not None:
         held = "held in every round" if found["invariant_held"] else f"did not always hold: it reached {found['memory_error_max']:.4g}"
@@ -135,12 +158,11 @@ def lines(found: dict[str, Any]) -> list[str]:
     return text
 
 
-def _setting(plan: Plan, known: Constants, metrics: list[dict[str, Any]], error: float, smoothness: float) -> Setting:
+def _setting(plan: Plan, known: Constants, rounds: int, first: float, error: float, smoothness: float) -> Setting:
     """The run as the theorems see it, with the smallest D >= Δ^inf and R >= max ‖v_i⁰ − g_i(x⁰)‖ that η's conditions allow."""
     chosen, mechanism = plan.experiment, plan.mechanism
     algorithm = chosen.algorithm.table()
-    filled = float(np.mean(plan.federation.sizes > 0))
-    eta, gamma, rounds = algorithm["server_lr"], chosen.local.lr, len(metrics) - 1
+    eta, gamma = algorithm["server_lr"], chosen.local.lr
     alpha, beta, method = algorithm["alpha"], algorithm["beta"], chosen.local.method
     drifts = method == "ig" or chosen.local.steps > 1
     needed = (eta * gamma * 4 * smoothness * math.sqrt(2 * smoothness) * rounds) ** 2 if drifts else 0.0
@@ -155,7 +177,7 @@ def _setting(plan: Plan, known: Constants, metrics: list[dict[str, Any]], error:
         beta=beta,
         R=max(error, allowed, 1e-300),
         L=smoothness,
-        F=max(metrics[0]["train_loss"] * filled - known.infimum, 0.0),
+        F=max((first if known.start is None else known.start) - known.infimum, 0.0),
         heterogeneity=max(known.heterogeneity, needed),
         order_heterogeneity=known.order_heterogeneity,
         d=plan.model.d,

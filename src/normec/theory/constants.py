@@ -1,31 +1,32 @@
 """The constants of a problem that the theorems ask for: L, lower bounds, heterogeneity.
 
 Certified for linear models, with least squares exact and softmax regression bounded from above; an estimate otherwise.
+They are those of f, the mean over all clients of the loss on all of each one's samples, whatever is scored in a round.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
+from torch import Tensor
 
 from normec.data import Federation
 from normec.local import LocalMethod
 from normec.models import FlatModel
-from normec.theory.problems import RegularisedLogistic, half_squares
+from normec.theory.recognition import agrees, recognised
 
-LARGEST_EXACT = 2000
-"""Order of the largest matrix whose eigenvalues are computed; beyond, power iteration and a margin."""
-POWER_ITERATIONS, MARGIN = 200, 1.05
+LARGEST_EXACT, LARGEST_FACTORED = 2000, 6000
+"""Orders of the largest matrices whose eigenvalues are computed, and whose largest one a Cholesky factor bounds."""
+POWER_ITERATIONS, MARGIN = 200, 1.02
 
 
 @dataclass(frozen=True)
 class Constants:
     """L: smoothness, of every f_i, and with incremental steps of every f_ij. infimum: f^inf or a lower bound of it.
     heterogeneity: Δ^inf. order_heterogeneity: the mean of the Δ_i^inf. how: in words. certified: whether they are proven.
+    start: f(x⁰), None where it is not known from a formula.
     """
 
     L: float
@@ -34,46 +35,43 @@ class Constants:
     order_heterogeneity: float
     how: str
     certified: bool
+    start: float | None = None
 
 
 UNKNOWN = Constants(float("nan"), 0.0, 0.0, 0.0, "estimated along the run, with zero as the lower bound of every loss", False)
 
 
-def constants(model: FlatModel, federation: Federation, local: LocalMethod) -> Constants:
+def constants(model: FlatModel, federation: Federation, local: LocalMethod, start: Tensor | None = None) -> Constants:
     """The constants of a run's problem, or `UNKNOWN` where nothing is proven about its model.
+
+    start: x⁰ (d,), by default where the model stands.
 
     A linear model with the cross-entropy loss: L_i = ½ λ_max(AᵀA/n), A the client's features with a one for the bias, since
     diag(p) − ppᵀ <= ½ I; zero bounds every loss from below, so that Δ^inf = 0. `RegularisedLogistic` adds what its penalty bends.
-    With squared losses everything is exact. Recognised by exact types and identity: whatever might compute something else is
-    unknown.
+    With squared losses everything is exact, for any number of outputs. The model is recognised by its exact parts, and its losses
+    and gradients are compared with the formula at a point of each client: whatever might compute something else is unknown.
     """
-    layer = _linear_layer(model.module, federation)
-    regularised = type(model.module) is RegularisedLogistic
-    if layer is None or (hasattr(model.module, "penalty") and not regularised):
+    x = (model.vector if start is None else start).double().cpu().numpy().copy()  # the model is about to move
+    problem = recognised(model, federation)
+    if problem is None:
         return UNKNOWN
-    batches = [_batches(federation, client, layer.bias is not None, local) for client in range(len(federation))]
-    if model.loss is functional.cross_entropy and not federation.y.is_floating_point():
-        largest = max(0.5 * largest_eigenvalue(a) for client in batches for a, _ in client)
-        bent = model.module.penalty_smoothness if isinstance(model.module, RegularisedLogistic) else 0.0
-        return Constants(largest + bent, 0.0, 0.0, 0.0, "bounded from above for softmax regression", True)
-    weight = _weight_of_squares(model.loss)
-    one = federation.x[:1].to(model.vector.dtype)
-    shapes_agree = model.outputs(model.vector.clone(), one).shape == federation.y[:1].shape
-    if weight is None or regularised or not shapes_agree:
-        return UNKNOWN
-    return _least_squares(batches, weight)
-
-
-def _weight_of_squares(loss: object) -> float | None:
-    """What multiplies (1/2n) ‖Ax − b‖² in a squared loss that is known by identity; None for any other."""
-    if loss is half_squares:
-        return 1.0
-    plain = type(loss) is nn.MSELoss and loss.reduction == "mean"
-    return 2.0 if plain or loss is functional.mse_loss else None
+    batches = [_batches(federation, client, problem.layer.bias is not None, local) for client in range(len(federation))]
+    point = np.random.default_rng(0).uniform(-1, 1, len(x)) / np.sqrt(len(x))
+    first, filled = 0.0, [client for client, parts in enumerate(batches) if parts]
+    for client in filled:
+        features, targets = _whole(batches[client])
+        if not agrees(problem, model, federation.client(client), features, point):
+            return UNKNOWN
+        first += problem.values(x, features, targets)[0] / len(batches)
+    if problem.squares is not None:
+        return replace(_least_squares(batches, problem.squares), start=first)
+    largest = max(0.5 * largest_eigenvalue(a) for client in batches for a, _ in client)
+    how = "bounded from above for softmax regression"
+    return Constants(largest + 2 * problem.penalty, 0.0, 0.0, 0.0, how, True, first)
 
 
 def _least_squares(batches: list[list[tuple[np.ndarray, np.ndarray]]], weight: float) -> Constants:
-    """Exact constants of f_ij(x) = (weight/2n) ‖Ax − b‖²."""
+    """Exact constants of f_ij(x) = (weight/2n) ‖Ax − b‖², the norm being over all samples and outputs."""
     filled = [client for client in batches if client]
     largest = weight * max(largest_eigenvalue(a) for client in filled for a, _ in client)
     together = [_stacked(client) for client in filled]
@@ -92,6 +90,11 @@ def _stacked(parts: list[tuple[np.ndarray, np.ndarray]], count: int | None = Non
     )
 
 
+def _whole(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """All samples of a client, of its mini-batches."""
+    return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
+
+
 def _infimum(system: tuple[np.ndarray, np.ndarray]) -> float:
     """min_x ½‖Ax − b‖²."""
     a, b = system
@@ -99,16 +102,32 @@ def _infimum(system: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def largest_eigenvalue(features: np.ndarray) -> float:
-    """λ_max(AᵀA/n) of features (n, d): of the smaller Gram matrix, or by power iteration with a margin of 5%."""
+    """λ_max(AᵀA/n) of features (n, d), or an upper bound of it that is proven: within 5% up to an order of `LARGEST_FACTORED`.
+
+    Of the smaller Gram matrix G: where eigenvalues take too long, cI − G has a Cholesky factor, so that c is above them all; and
+    where that does too, the trace or the largest row of |A|ᵀ|A| (Gershgorin), which may be far above.
+    """
     n, d = features.shape
-    gram = features.T @ features / n if d <= n else features @ features.T / n
+    if min(n, d) > LARGEST_FACTORED:
+        sizes = np.abs(features)
+        bounds = float(np.square(features).sum()), float((sizes.T @ sizes.sum(1)).max())
+        return float(min(bounds) / n) * (1 + 1e-9)
+    gram: np.ndarray = features.T @ features / n if d <= n else features @ features.T / n
     if len(gram) <= LARGEST_EXACT:
         return float(np.linalg.eigvalsh(gram)[-1]) * (1 + 1e-12)
     vector = np.random.default_rng(0).uniform(0.5, 1.5, len(gram))
     for _ in range(POWER_ITERATIONS):
         vector = gram @ vector
-        vector /= np.linalg.norm(vector)
-    return float(vector @ gram @ vector) * MARGIN
+        vector /= np.linalg.norm(vector) or 1.0
+    above = max(float(vector @ gram @ vector), float(gram.trace()) / len(gram))
+    while above > 0:
+        above *= MARGIN
+        try:
+            np.linalg.cholesky(above * np.eye(len(gram)) - gram)
+        except np.linalg.LinAlgError:
+            continue
+        return above * (1 + 1e-9)
+    return 0.0
 
 
 def _batches(federation: Federation, client: int, bias: bool, local: LocalMethod) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -120,24 +139,6 @@ def _batches(federation: Federation, client: int, bias: bool, local: LocalMethod
     size = local.batch_size if local.method == "ig" else max(len(features), 1)
     targets = y.double().cpu().numpy()
     return [(features[start : start + size], targets[start : start + size]) for start in range(0, len(features), size)]
-
-
-def _linear_layer(module: nn.Module, federation: Federation) -> nn.Linear | None:
-    """The linear layer of a model that is nothing but A x + b on flattened samples, or None."""
-    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
-        return None
-    parts = [module.layer] if type(module) is RegularisedLogistic else list(module) if type(module) is nn.Sequential else [module]
-    kinds = [type(part) for part in parts]
-    if kinds.count(nn.Linear) != 1 or any(kind not in (nn.Linear, nn.Flatten) for kind in kinds):
-        return None
-    position = kinds.index(nn.Linear)
-    layer = parts[position]
-    if not isinstance(layer, nn.Linear):
-        return None
-    own = {id(parameter) for parameter in layer.parameters() if parameter.requires_grad}
-    whole = own == {id(parameter) for parameter in module.parameters()} and len(own) == 1 + (layer.bias is not None)
-    flat = federation.x.ndim == 2 or position > 0 or type(module) is RegularisedLogistic
-    return layer if whole and flat and layer.in_features == federation.x[0].numel() else None
 
 
 def smoothness_seen(x: torch.Tensor, gradient: torch.Tensor, before: tuple[torch.Tensor, torch.Tensor] | None) -> float | None:

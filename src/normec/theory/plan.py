@@ -9,12 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from normec.algorithms import Descent, FedNormEC
 from normec.errors import BadInput
+from normec.local import GD, IG, LocalMethod
 from normec.participation import Full, Poisson
 from normec.privacy import Mechanism, calibrate
 from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Trust, default_delta
 from normec.settings import Count, NonNegative, OpenUnit, Positive, Probability, Rounds, Settings
 from normec.theory.bounds import FORMS, Bound, Setting, bound, conditions, corollary, largest_eta
+from normec.theory.guarantees import guarantee
 
 ROUNDS_TO_CHOOSE = (10, 30, 100, 300, 1000, 3000, 10_000)
 
@@ -79,10 +82,13 @@ class Goal(Settings):
         """σ for messages of norm 1: on the sum under "central", of each participant under "secagg" and "local"; 0 for none."""
         if self.epsilon is None:
             return 0.0
+        return calibrate(self.mechanism(rounds), self.epsilon, self.chosen_delta)
+
+    def mechanism(self, rounds: int) -> Mechanism:
+        """How so many rounds release, without noise yet."""
         participation = Full() if self.rate == 1 else Poisson(rate=self.rate)
         honest = self.min_honest or 1
-        mechanism = Mechanism(self.trust, self.adjacency, 1.0, 0.0, participation, self.clients, rounds, honest, self.colluders)
-        return calibrate(mechanism, self.epsilon, self.chosen_delta)
+        return Mechanism(self.trust, self.adjacency, 1.0, 0.0, participation, self.clients, rounds, honest, self.colluders)
 
     def setting(self, rounds: int, sigma: float) -> Setting:
         """The problem and its noise, with parameters to start from."""
@@ -122,12 +128,16 @@ def plan(goal: Goal) -> dict[str, Any]:
     best = minimise(goal.setting(rounds, sigma), free_start=goal.start is None, least=goal.heterogeneity)
     free = goal.start is None or sigma > 0  # without noise the corollaries choose R too
     closed = corollary(goal.setting(rounds, sigma)) if free else None
+    local: LocalMethod = GD(steps=goal.steps) if goal.method == "gd" else IG(steps=1)
+    proven = guarantee(FedNormEC(server_normalize=True), Descent(), local, replace(goal.mechanism(rounds), noise_multiplier=sigma))
     return {
         "rounds": rounds,
         "delta": goal.chosen_delta if goal.epsilon is not None else None,
         "epsilon": goal.epsilon,
         "trust": goal.trust,
         "noise_multiplier": sigma,
+        "coverage": str(proven),
+        "outside": list(proven.outside or ()),
         "chosen": _shown(best),
         "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)} if closed else None,
         "more": _more(goal, rounds),
@@ -228,7 +238,9 @@ def _command(goal: Goal, s: Setting, rounds: int) -> str:
     parts.append(f"privacy.trust={goal.trust}" + ("" if goal.epsilon is None else f" privacy.epsilon={goal.epsilon:g}"))
     if goal.start is None and goal.epsilon is None:
         parts.append(f"algorithm.init=local algorithm.init_offset={s.R:.10g}")
-    return " ".join([*parts, f"privacy.min_honest={goal.min_honest}"] if goal.min_honest else parts)
+    given = [("delta", goal.delta), ("min_honest", goal.min_honest), ("colluders", goal.colluders or None)]
+    parts += [f"privacy.{key}={value!r}" for key, value in given if value is not None]
+    return " ".join([*parts, f"privacy.adjacency={goal.adjacency}"] if goal.adjacency != "zero-out" else parts)
 
 
 def _notes(goal: Goal, best: Setting) -> list[str]:

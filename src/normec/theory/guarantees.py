@@ -1,0 +1,95 @@
+"""Which guarantee of convergence covers a run: the one place that decides it, for every table, summary, report, plan and verdict."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from normec.algorithms import Algorithm, Descent, ServerStep
+from normec.algorithms.base import REGISTRY, STEP, Coverage
+from normec.algorithms.server_steps import SERVER_STEPS
+from normec.local import METHODS, LocalMethod
+from normec.privacy import Mechanism
+
+COHORTS = {"poisson": "partial participation", "fixed": "cohorts of a fixed size", "own": "cohorts of one's own making"}
+
+
+class Guarantee(NamedTuple):
+    """stated: what is proven of the method; its assumptions and stepsizes are never checked here. outside: why it is not about this
+    run, empty where it is; None where nothing is proven of the method at all.
+    """
+
+    stated: str
+    outside: tuple[str, ...] | None
+
+    @property
+    def covers(self) -> bool:
+        return self.outside == ()
+
+    def __str__(self) -> str:
+        if self.outside is None:
+            return f"no theorem ({self.stated})"
+        return f"outside the theorems ({'; '.join(self.outside)})" if self.outside else f"{self.stated} (assumptions not checked)"
+
+
+def guarantee(algorithm: Algorithm, server: ServerStep, local: LocalMethod | None, mechanism: Mechanism) -> Guarantee:
+    """What is proven of a run. local: None in a deployment, where the train function is another's.
+
+    Only the classes of this library themselves are covered: a subclass may compute anything. An algorithm of one's own shows what its
+    own class states.
+    """
+    kind = type(algorithm)
+    built_in = kind.__module__.startswith("normec.")
+    if not built_in and "guarantee" not in vars(kind):
+        parent = next(
+            (known for known, base in REGISTRY.items() if base in kind.__mro__[1:] and base.__module__.startswith("normec.")), None
+        )
+        return Guarantee("none is stated", (f"{kind.__name__} is a variant of {parent}",) if parent else None)
+    coverage = kind.coverage if built_in else vars(kind).get("coverage")
+    if coverage is None:
+        return Guarantee(kind.guarantee, None)
+    return Guarantee(kind.guarantee, (*algorithm.uncovered, *_server(server), *_local(coverage, local), *_rounds(coverage, mechanism)))
+
+
+def _server(server: ServerStep) -> list[str]:
+    if type(server) is Descent:
+        return []
+    known = SERVER_STEPS.get(server.optimizer) is type(server)
+    return [f"the server optimizer {server.optimizer}" if known else f"a server step of one's own ({type(server).__name__})"]
+
+
+def _local(coverage: Coverage, local: LocalMethod | None) -> list[str]:
+    if local is None:
+        return ["a train function of one's own"]
+    if METHODS.get(local.method) is not type(local):
+        return [f"a local method of one's own ({type(local).__name__})"]
+    most = coverage.local.get(local.method, 0)
+    if most is None or local.steps == most:
+        return []
+    return [f"the local method {local.method} with {_steps(local)} ({' or '.join(map(_allowed, coverage.local.items()))})"]
+
+
+def _steps(local: LocalMethod) -> str:
+    several = "passes" if STEP[local.method] == "pass" else "steps"
+    return f"{local.steps:,} {several}" if local.steps > 1 else f"one {STEP[local.method]}"
+
+
+def _allowed(allowed: tuple[str, int | None]) -> str:
+    method, steps = allowed
+    return method if steps is None else f"{method} with one {STEP[method]}"
+
+
+def _rounds(coverage: Coverage, mechanism: Mechanism) -> list[str]:
+    """What the cohorts, the noise and what silences clients take out."""
+    reasons = []
+    if mechanism.sampling not in coverage.sampling:
+        poisson_denominator = mechanism.sampling == "poisson" and "fixed" in coverage.sampling
+        divided = " (Poisson cohorts, whose mean divides by pM and not by the participants)" if poisson_denominator else ""
+        reasons.append(COHORTS.get(mechanism.sampling, "every client in every round") + divided)
+    if mechanism.trust != "none" and mechanism.noise_multiplier > 0 and not coverage.noise:
+        reasons.append("privacy noise")
+    if mechanism.most_exposure < math.inf:
+        reasons.append("clients that fall silent at client_limit")
+    if mechanism.trust == "secagg" and mechanism.sampling != "full":
+        reasons.append("rounds that may be given up (trust secagg with partial participation)")
+    return reasons

@@ -1,0 +1,326 @@
+"""What is proven of a run is said of that run alone: constants of the whole objective, known losses, and one judge of coverage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import normec
+from conftest import Outcome
+from normec.algorithms import Descent
+from normec.algorithms.base import REGISTRY
+from normec.models import FlatModel
+from normec.participation import Fixed, Full, Poisson
+from normec.privacy import Mechanism
+from normec.theory.constants import Constants, constants, largest_eigenvalue
+from normec.theory.guarantees import guarantee
+from normec.theory.problems import half_squares, linear, quadratics
+
+Command = Callable[..., Outcome]
+Array = np.ndarray
+WITHIN = normec.FedNormEC(alpha=1.0, beta=0.5, server_lr=0.05, server_normalize=True)
+
+
+def checked(**choices: Any) -> normec.Run:
+    defaults: dict[str, Any] = {
+        "model": linear, "loss": half_squares, "data": quadratics(clients=6, d=3, heterogeneity=0.2), "algorithm": WITHIN,
+        "local": normec.GD(steps=1, lr=0.5), "participation": normec.Full(), "privacy": normec.Privacy(trust="none"), "rounds": 12,
+        "theory": normec.Theory(check=True), "engine": normec.Engine(dtype="float64"),
+    }  # fmt: skip
+    return normec.train(**(defaults | choices))
+
+
+def of(module: nn.Module, loss: Any, data: normec.Federation, local: Any = None) -> Constants:
+    return constants(FlatModel(module.double(), loss, torch.device("cpu"), torch.float64), data, local or normec.GD())
+
+
+def test_a_certificate_is_about_all_samples_whatever_is_scored() -> None:
+    """Client 0's first sample is at its target from the start, the others are not: one scored sample would show F = 0."""
+    x, y = np.ones((12, 1)), np.tile([0.0, 3.0, 3.0, 4.5], 3)
+    data = normec.Federation.from_arrays(x, y, np.repeat(np.arange(3), 4))
+    algorithm = normec.FedNormEC(alpha=1.0, beta=0.5, server_lr=0.02, server_normalize=True)
+    run = checked(data=data, algorithm=algorithm, evaluation=normec.Evaluation(samples=3))
+    whole = checked(data=data, algorithm=algorithm)
+    assert run.metrics[0]["train_loss"] != whole.metrics[0]["train_loss"]
+    F = 0.5 * float(np.mean(y**2)) - 0.5 * float(np.var(y))
+    assert run.summary["theory"]["constants"]["F"] == pytest.approx(F) and run.summary["theory"] == whole.summary["theory"]
+    first = run.metrics[0]["simulation_only"]["objective"]
+    assert first == pytest.approx(0.5 * float(np.mean(y**2)))
+
+
+def several_outputs() -> tuple[Array, Array, normec.Federation]:
+    rng = np.random.default_rng(3)
+    x, y = rng.uniform(-1, 1, (4, 10, 3)), rng.uniform(-2, 2, (4, 10, 5))
+    return x, y, normec.Federation.from_arrays(x.reshape(-1, 3), y.reshape(-1, 5), np.repeat(np.arange(4), 10))
+
+
+@pytest.mark.parametrize(("loss", "weight"), [(nn.MSELoss(), 2.0), (functional.mse_loss, 2.0), (half_squares, 1.0)])
+def test_least_squares_with_several_outputs(loss: Any, weight: float) -> None:
+    """f_i = (w / 2nk) ‖A X − B‖²_F for k outputs, each constant by numpy."""
+    x, y, data = several_outputs()
+
+    def least(a: Array, b: Array) -> float:
+        return float(weight / 2 * np.square(a @ np.linalg.lstsq(a, b, rcond=None)[0] - b).mean())
+
+    module = nn.Linear(3, 5, bias=False)
+    nn.init.zeros_(module.weight)
+    found = of(module, loss, data)
+    best = least(x.reshape(-1, 3), y.reshape(-1, 5))  # clients of one size: f is the mean over all
+    largest = max(np.linalg.eigvalsh(a.T @ a / 10)[-1] for a in x) * weight / 5
+    assert found.certified
+    assert (found.L, found.infimum, found.start) == pytest.approx((largest, best, weight / 2 * float(np.mean(y**2))))
+    assert found.heterogeneity == pytest.approx(best - np.mean([least(a, b) for a, b in zip(x, y, strict=True)]))
+
+
+def test_a_run_with_several_outputs_lies_under_its_bound() -> None:
+    x, y, data = several_outputs()
+    a, b = np.concatenate([x.reshape(-1, 3), np.ones((40, 1))], axis=1), y.reshape(-1, 5)
+    best = float(np.square(a @ np.linalg.lstsq(a, b, rcond=None)[0] - b).mean())
+    run = checked(data=data, model=lambda: nn.Linear(3, 5), loss=nn.MSELoss(), local=normec.GD(steps=1, lr=1.0))
+    found = run.summary["theory"]
+    assert found["verdict"] == "conditions met" and found["gradient_norm_min"] <= found["bound"]["sharper"]["total"]
+    assert found["constants"]["F"] == pytest.approx(run.metrics[0]["train_loss"] - best)
+
+
+LABELLED = normec.Federation.from_arrays(np.random.default_rng(0).uniform(-1, 1, (12, 3)), np.arange(12) % 3, np.arange(12) % 4)
+TARGETS = quadratics(clients=3, d=3)
+
+
+def patched(loss: nn.Module) -> nn.Module:
+    loss.forward = lambda outputs, targets: functional.mse_loss(outputs, targets) / 9  # type: ignore[method-assign]
+    return loss
+
+
+def with_hook(loss: nn.Module) -> nn.Module:
+    loss.register_forward_hook(lambda module, inputs, output: output / 9)
+    return loss
+
+
+class Weighed(nn.MSELoss):
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 0.1 * super().forward(outputs, targets)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.MSELoss(reduction="sum"), patched(nn.MSELoss()), with_hook(nn.MSELoss()), Weighed(), nn.SmoothL1Loss(), nn.HuberLoss(),
+        partial(functional.mse_loss, reduction="sum"), lambda outputs, targets: functional.mse_loss(outputs, targets),
+    ],
+)  # fmt: skip
+def test_squared_losses_with_options_are_not_certified(loss: Any) -> None:
+    assert not of(linear((3,)), loss, TARGETS).certified
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0, 1.0]).double()),
+        nn.CrossEntropyLoss(ignore_index=1), nn.CrossEntropyLoss(reduction="sum"), nn.NLLLoss(), nn.MultiMarginLoss(),
+        partial(functional.cross_entropy, label_smoothing=0.1),
+    ],
+)  # fmt: skip
+def test_cross_entropies_with_options_are_not_certified(loss: Any) -> None:
+    assert not of(nn.Linear(3, 3), loss, LABELLED).certified
+
+
+def test_the_module_of_a_known_loss_is_that_loss() -> None:
+    plain, module = (of(nn.Linear(3, 3), loss, LABELLED) for loss in (functional.cross_entropy, nn.CrossEntropyLoss()))
+    assert plain.certified and (module.L, module.how) == (plain.L, plain.how)
+
+
+def test_a_known_loss_that_was_replaced_is_found_by_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = functional.mse_loss
+    monkeypatch.setattr(functional, "mse_loss", lambda outputs, targets: true(outputs, targets) / 100)
+    assert not of(linear((3,)), functional.mse_loss, TARGETS).certified
+    assert of(linear((3,)), half_squares, TARGETS).certified
+
+
+def own_forward() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    layer.forward = lambda x: functional.linear(x, layer.weight, layer.bias).sin()  # type: ignore[method-assign]
+    return layer
+
+
+def hooked_weight() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    layer.weight.register_hook(lambda gradient: 7 * gradient)
+    return layer
+
+
+def backward_hooked() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    layer.register_full_backward_hook(lambda module, inputs, outputs: None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make", [own_forward, hooked_weight, backward_hooked, lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))]
+)
+def test_models_with_something_of_their_own_are_not_certified(make: Callable[[], nn.Module]) -> None:
+    assert not of(make(), functional.cross_entropy, LABELLED).certified
+
+
+def test_a_layer_whose_class_was_changed_is_found_by_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 3 * functional.linear(x, self.weight, self.bias))
+    assert not of(nn.Linear(3, 3), functional.cross_entropy, LABELLED).certified
+
+
+@pytest.mark.parametrize(("exact", "factored"), [(10, 100), (10, 20)])
+def test_beyond_the_exact_order_an_eigenvalue_is_bounded(monkeypatch: pytest.MonkeyPatch, exact: int, factored: int) -> None:
+    features = np.random.default_rng(1).uniform(-1, 1, (60, 40))
+    right = float(np.linalg.eigvalsh(features.T @ features / 60)[-1])
+    monkeypatch.setattr("normec.theory.constants.LARGEST_EXACT", exact)
+    monkeypatch.setattr("normec.theory.constants.LARGEST_FACTORED", factored)
+    found = largest_eigenvalue(features)
+    assert right <= found <= (1.05 * right if factored == 100 else np.trace(features.T @ features) / 60 * 1.01)
+    assert largest_eigenvalue(np.zeros((60, 40))) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "operation"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), "Relu"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(), nn.Linear(4, 3)), "LeakyRelu"),
+        (lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.MaxPool1d(2, 1), nn.Flatten(), nn.Linear(2, 3)), None),
+        (lambda: nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten()), "MaxPool"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_smooth_is_outside(model: Callable[[], nn.Module], operation: str | None) -> None:
+    found = checked(model=model, loss=functional.cross_entropy, data=LABELLED, rounds=3).summary["theory"]
+    if operation is None:  # maxima of the features alone: smooth in the weights
+        assert found["verdict"].startswith("estimated")
+    else:
+        assert found["verdict"] == "outside the theorems" and f"not smooth ({operation}" in found["reasons"][0] and "bound" not in found
+
+
+def test_an_estimated_bound_is_never_said_to_hold() -> None:
+    from normec.theory.certificate import lines
+
+    run = checked(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), loss=functional.cross_entropy, data=LABELLED)
+    text = "\n".join(lines(run.summary["theory"]))
+    assert run.summary["theory"]["verdict"].startswith("estimated") and "bounds the expectation" not in text and "would" in text
+
+
+def test_a_run_in_which_nothing_is_drawn_contradicts_a_bound_it_exceeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normec.theory import certificate as module
+
+    true = module.bound
+    monkeypatch.setattr(module, "bound", lambda s, form: true(s, form)._replace(optimization=0.0, memory=1e-9, step=0.0))
+    found = checked().summary["theory"]
+    assert found["verdict"] == "contradicted" and "above the bound" in found["reasons"][-1]
+    sampled = checked(participation=normec.Poisson(0.5)).summary["theory"]
+    assert sampled["verdict"] == "conditions met"  # one draw proves nothing
+
+
+class Backwards(Descent):
+    """A subclass of the plain step."""
+
+    def step(self, x: torch.Tensor, direction: torch.Tensor, lr: float, state: Any) -> Any:
+        return x + lr * direction, ()
+
+
+class First(normec.Poisson):
+    """A subclass that always draws the same clients."""
+
+    def cohort(self, clients: int, k: int, streams: Any) -> Array:
+        return np.arange(clients) < self.rate * clients
+
+
+class Everyone(normec.Full):
+    def cohort(self, clients: int, k: int, streams: Any) -> Array:
+        return np.arange(clients) == 0
+
+
+class Stride(normec.GD):
+    def _batches(self, samples: int, k: int, client: int, streams: Any) -> Any:
+        return [slice(0, 1)] * self.steps
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ({"server": Backwards()}, "a server step of one's own (Backwards)"),
+        ({"participation": First(0.5)}, "cohorts of one's own"),
+        ({"participation": Everyone()}, "cohorts of one's own"),
+        ({"local": Stride(steps=1, lr=0.5)}, "a local method of one's own (Stride)"),
+    ],
+)  # fmt: skip
+def test_subclasses_are_outside(choices: dict[str, Any], reason: str) -> None:
+    run = checked(**choices)
+    assert reason in run.summary["theory"]["reasons"][0]
+    assert reason in checked(**choices, theory=normec.Theory()).summary["convergence"]
+
+
+def of_run(name: str, participation: Any, local: Any, noise: float = 0.0, trust: Any = "none", **settings: Any) -> str:
+    mechanism = Mechanism(trust, "zero-out", 1.0, noise, participation, 100, 10, min_honest=2)
+    return str(guarantee(REGISTRY[name](**settings), Descent(), local, mechanism))
+
+
+ONE, FIVE, DRAWN = normec.GD(steps=1, lr=0.1), normec.GD(steps=5, lr=0.1), normec.SGD(steps=1, lr=0.1)
+HALF, EVEN = Poisson(0.5), Fixed(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "participation", "local", "more", "outside"),
+    [
+        ("fed-normec", HALF, FIVE, {"server_normalize": True}, None),
+        ("fed-normec", Full(), normec.IG(steps=1, lr=0.1), {"server_normalize": True, "noise": 1.0, "trust": "central"}, None),
+        ("fed-normec", HALF, FIVE, {}, "plain server step"),
+        ("fed-normec", HALF, normec.RR(steps=1, lr=0.1), {"server_normalize": True}, "local method rr"),
+        ("fed-normec", EVEN, FIVE, {"server_normalize": True}, "fixed size"),
+        ("fed-normec", HALF, FIVE, {"server_normalize": True, "noise": 1.0, "trust": "secagg"}, "given up"),
+        ("alpha-normec", HALF, ONE, {}, None), ("alpha-normec", Full(), DRAWN, {}, "local method sgd"),
+        ("clip21", Full(), ONE, {}, None), ("clip21", HALF, FIVE, {}, "local method gd with 5 steps"), ("clip21", HALF, ONE, {}, "partial"),
+        ("clip21", Full(), ONE, {"noise": 1.0, "trust": "central"}, "privacy noise"),
+        ("clip21-sgd2m", Full(), DRAWN, {"noise": 1.0, "trust": "local"}, None), ("clip21-sgd2m", HALF, DRAWN, {}, "partial"),
+        ("ef14", Full(), ONE, {}, None), ("ef14", Full(), FIVE, {}, "5 steps"), ("ef14", HALF, ONE, {}, "partial"),
+        ("ef21", HALF, ONE, {}, None), ("ef21", EVEN, ONE, {}, "fixed size"), ("ef21", Full(), DRAWN, {}, "sgd"),
+        ("ef21-sgdm", Full(), DRAWN, {}, "start at zero"),
+        ("dp-normfedavg", Full(), FIVE, {"noise": 1.0, "trust": "central"}, None), ("dp-normfedavg", HALF, FIVE, {}, "partial"),
+        ("fedavg", EVEN, FIVE, {}, None), ("fedavg", EVEN, normec.RR(steps=1, lr=0.1), {}, "rr"), ("fedavg", HALF, FIVE, {}, "divides by pM"),
+        ("fedprox", EVEN, FIVE, {}, None), ("fedprox", EVEN, FIVE, {"server_lr": 0.5}, "not the mean"), ("fedprox", EVEN, FIVE, {"prox": 0.0}, "prox = 0"),
+        ("scaffold", EVEN, FIVE, {}, None), ("scaffold", HALF, FIVE, {}, "divides by pM"), ("scaffold", EVEN, normec.IG(steps=1, lr=0.1), {}, "ig"),
+        ("scaffold", EVEN, None, {}, "a train function of one's own"),
+    ],
+)  # fmt: skip
+def test_the_runs_that_each_guarantee_is_about(
+    name: str, participation: Any, local: Any, more: dict[str, Any], outside: str | None
+) -> None:
+    said = of_run(name, participation, local, **more)
+    if outside is None:
+        assert said.startswith(REGISTRY[name].guarantee) and said.endswith("(assumptions not checked)")
+    else:
+        assert said.startswith("outside the theorems (") and outside in said
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg-clip", "dp-fedavg-norm", "dp-sgd", "dp-scaffold"])
+def test_where_nothing_is_proven_that_is_said(name: str) -> None:
+    assert of_run(name, Full(), ONE).startswith("no theorem (none")
+
+
+class Variant(normec.Clip21):
+    def client(self, update: torch.Tensor, memory: Any, context: Any) -> Any:
+        return super().client(2 * update, memory, context)
+
+
+def test_a_variant_inherits_no_guarantee() -> None:
+    mechanism = Mechanism("none", "zero-out", 1.0, 0.0, Full(), 100, 10)
+    said = guarantee(Variant(), Descent(), ONE, mechanism)
+    assert not said.covers and str(said) == "outside the theorems (Variant is a variant of clip21)"
+
+
+def test_a_plan_and_a_certificate_judge_alike(command: Command) -> None:
+    arguments = ["plan", "trust=secagg", "rate=0.2", "epsilon=8", "min_honest=5", "clients=100", "parameters=10", "rounds=5"]
+    words = command(*arguments).out
+    assert "rounds that may be given up" in words and "every condition" not in words
+    found = json.loads(command(*arguments, "--json").out)
+    assert found["outside"] == ["rounds that may be given up (trust secagg with partial participation)"]
