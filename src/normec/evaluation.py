@@ -187,8 +187,8 @@ def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 @torch.no_grad()
 def objective(model: FlatModel, x: Tensor, federation: Federation) -> float:
-    """f(x): the mean over all clients of the mean loss on their whole data, zero for one without samples."""
-    return float(_client_losses(model, x, federation).sum()) / len(federation)
+    """f(x): the mean over all clients of the mean loss on their whole data, zero for one without; NaN where the model fails on one."""
+    return float(client_losses(model, x, federation, tolerant=True).sum()) / len(federation)
 
 
 def gradient(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
