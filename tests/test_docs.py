@@ -41,6 +41,9 @@ def test_the_performance_page_shows_the_measured_table() -> None:
     module = benchmark("engine_speed")
     page = (ROOT / "docs" / "performance.md").read_text()
     assert module.page(page, json.loads(module.RESULTS.read_text())) == page
+    scale = benchmark("scale")
+    found = json.loads(scale.RESULTS.read_text())
+    assert scale.page(page, found) == page and found["runs"]["1000000"]["seconds"] < 120
 
 
 def test_the_results_page_shows_the_comparison_at_equal_epsilon() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,6 +121,7 @@ def execute(
             strict=mechanism.trust == "none",
             counters=plan.model.counters,
             lattice=mechanism.lattice,
+            bound=math.inf if tap or mechanism.trust == "none" else mechanism.bound,  # an audit is to find by itself what is wrong
         )
         if not _stand_together(state, recorder.resume(state), ranks) and algorithm.starts_from_updates:
             state.server = clients.start(state.x)

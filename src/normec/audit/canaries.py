@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normec.data import Federation
 from normec.engine import Backend
-from normec.engine.loop import Task
+from normec.engine.loop import Failures, Task
 from normec.models import FlatModel
 from normec.noise import orthonormal_directions
 from normec.participation import Participation
@@ -93,11 +93,12 @@ class CanaryBackend:
         self._rows = {name: row for row, name in enumerate(self.canaries.ids)}
         self._lock = threading.Lock()
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> Failures:
         """As `Backend.updates`."""
-        self.own.updates(model, x, tasks, k, out, buffers)
+        failures = self.own.updates(model, x, tasks, k, out, buffers)
         for row, task in enumerate(tasks):
             if task.client in self._rows:
                 out[row] = self.length * self.canaries.directions[self._rows[task.client]].to(out)
             with self._lock:
                 self.updates_seen[task.client] = out[row].clone()
+        return failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +16,12 @@ from normec.data import Federation
 from normec.engine.loop import Backend, Task
 from normec.engine.ranks import Ranks
 from normec.engine.workers import Workers
-from normec.errors import TrainingFailed
+from normec.errors import ModelFailed, TrainingFailed, count, some_of
 from normec.local import LocalMethod
 from normec.memory import Memory
 from normec.models import FlatModel, LocalSteps
 from normec.noise import to_lattice
-from normec.operators import row_norms, usable
+from normec.operators import margin, row_norms, usable
 from normec.streams import Streams
 
 SAMPLES_KEPT = 2**14
@@ -80,9 +81,10 @@ class _Block:
 class Clients:
     """All the clients of a simulated federation: their data, their memories, and how they compute.
 
-    strict: end the run when an update is not finite (without privacy); otherwise such a client's message is zero and its
-    memory stays (with privacy, where an error would tell on the client). backend: how local updates are computed. ranks:
-    the processes that share the clients.
+    strict: end the run when the model fails on a client, or its update is not finite (without privacy); otherwise such a client's
+    message is zero and its memory stays (with privacy, where an error would tell on the client). backend: how local updates are
+    computed. ranks: the processes that share the clients. bound: C, past which a message ends the run; infinite where nothing rests
+    on it.
     lattice: the step on which messages are transmitted, 0 for none. counters: which moving buffers (bool, (m,)) are whole numbers.
     """
 
@@ -97,6 +99,7 @@ class Clients:
     strict: bool
     counters: Tensor
     lattice: float = 0.0
+    bound: float = math.inf
 
     def round(self, x: Tensor, buffers: Tensor, server: Slots, cohort: np.ndarray, k: int) -> tuple[Tensor, Tensor, ClientStatistics]:
         """Round k at the model x (d,), its moving buffers (m,) and the server's slots.
@@ -150,18 +153,15 @@ class Clients:
         memory = self.memory.read(clients)
         update, buffers = self._updates(model, x, clients, k, self.algorithm.correction(memory, server))
         update_norms = row_norms(update)
-        if self.strict and not bool(usable(update_norms).all()):
-            first = clients[int((~usable(update_norms)).nonzero()[0, 0])]
-            raise TrainingFailed(
-                f"round {k + 1}: the update of client {self.federation.ids[first]!r} is not finite. "
-                "Lower local.lr or algorithm.server_lr, or check that client's data."
-            )
+        if self.strict:
+            self._refuse_broken(clients, update_norms, k)
         step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)), update_norms)
         residual_norms = update_norms if step.residual is update else row_norms(step.residual)
         messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
         if not cohort[clients].all():
             transmitted = torch.from_numpy(cohort[clients]).to(x.device)
             messages, buffers = messages[transmitted], buffers[transmitted]
+        self._check_bound(messages, update.dtype, k)
         total = messages.sum(0, dtype=torch.float64)
         self.memory.write(clients, step.memory)  # last: messages and residuals may be views of old rows
         return _Block(
@@ -171,6 +171,25 @@ class Clients:
             residual_norms=residual_norms,
             saturated=int((self.algorithm.operator.saturates(residual_norms) & usable(residual_norms)).sum()),
         )
+
+    def _refuse_broken(self, clients: np.ndarray, update_norms: Tensor, k: int) -> None:
+        """Ends a run at the first updates that are not finite, naming the clients."""
+        broken = clients[~usable(update_norms).cpu().numpy()]
+        if len(broken):
+            whose = some_of([self.federation.ids[client] for client in broken], len(clients), "client")
+            remedy = "Lower local.lr or algorithm.server_lr, or check the data of such clients"
+            if k == 0:
+                remedy = "Check the data of such clients, the model's first parameters and the loss, or lower local.lr"
+            raise TrainingFailed(f"round {k + 1}: the update of {whose} is not finite. {remedy}.")
+
+    def _check_bound(self, messages: Tensor, dtype: torch.dtype, k: int) -> None:
+        """Ends a run whose algorithm does not keep its bound, before anything of the round is released; without naming whose message."""
+        if self.bound < math.inf and not bool((row_norms(messages) <= self.bound * (1 + margin(dtype))).all()):
+            name = self.algorithm.name
+            raise TrainingFailed(
+                f"round {k + 1}: {name} sends a message that is longer than its bound, {self.bound:g}, on which all privacy rests. "
+                f"Nothing of this round is released. Correct its `client` or `operator`; normec.contract.check({name!r}) tries both."
+            )
 
     def _uniform(self, like: Tensor, clients: np.ndarray, k: int) -> Tensor:
         """Uniform numbers in [0, 1), (G, d), from a stream of each client."""
@@ -185,7 +204,14 @@ class Clients:
         out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
         tasks = [self._task(client, k, None if correction is None else correction[row]) for row, client in enumerate(clients.tolist())]
         buffers = torch.empty(len(clients), len(self.counters), dtype=torch.float64, device=x.device)
-        self.backend.updates(model, x, tasks, k, out, buffers)
+        failures = self.backend.updates(model, x, tasks, k, out, buffers)
+        if failures and self.strict:
+            row, error = next(iter(sorted(failures.items())))
+            held, reason = count(len(tasks[row].samples[1]), "sample"), " ".join(str(error).split()).rstrip(".")
+            raise ModelFailed(
+                f"round {k + 1}: the model fails on the {held} of client {tasks[row].client!r} "
+                f"({type(error).__name__}: {reason}). Change the model, or that client's data."
+            ) from error
         scale = self.algorithm.update_scale(self.local.lr)
         return (out if scale == 1.0 else out.mul_(scale)), buffers
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from normec.errors import TrainingFailed, count
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 from normec.streams import seed_global_generator
@@ -26,6 +26,10 @@ class Task(NamedTuple):
     seed: Callable[[], int]
 
 
+Failures = dict[int, Exception]
+"""What a model or its loss raises on a client's samples, by the client's row."""
+
+
 class Backend(Protocol):
     """How the local updates of a block of clients are computed.
 
@@ -37,10 +41,11 @@ class Backend(Protocol):
     most_rows: int
     most_numbers: int
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> Failures:
         """Writes the scaled local updates (G, d) of the tasks' clients in round k, from the model x (d,), into `out`.
 
-        And their moving buffers (G, m) into `buffers`; models with such are computed by the loop alone.
+        And their moving buffers (G, m) into `buffers`; models with such are computed by the loop alone. Returns on whose samples the
+        model or its loss fails; their updates are NaN.
         """
 
 
@@ -52,21 +57,16 @@ class Loop:
     most_numbers = 2**17
     """Few, so that several workers share the clients of a small cohort, and enough to hide what a block costs."""
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
-        """As `Backend.updates`.
-
-        Raises:
-            TrainingFailed: where the model fails on a client's samples, naming it.
-        """
-        for row, moved, task in zip(out, buffers, tasks, strict=True):
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> Failures:
+        """As `Backend.updates`."""
+        failures: Failures = {}
+        for row, task in enumerate(tasks):
             seed_global_generator(task.seed(), x.device)
             try:
-                model.local_update(x, task.samples, task.schedule, task.steps, out=row)
-            except (RuntimeError, ValueError, IndexError) as error:  # a module that fails on this client's samples
-                reason = " ".join(str(error).split()).rstrip(".")
-                raise TrainingFailed(
-                    f"round {k + 1}: the model fails on the {count(len(task.samples[1]), 'sample')} of client {task.client!r} "
-                    f"({type(error).__name__}: {reason}). Change the model, or that client's data."
-                ) from error
+                model.local_update(x, task.samples, task.schedule, task.steps, out=out[row])
+            except Exception as error:  # whatever a user's module or loss raises
+                failures[row] = error
+                out[row].fill_(math.nan)
             if model.moving:
-                moved.copy_(model.buffers)
+                buffers[row].copy_(model.buffers)
+        return failures

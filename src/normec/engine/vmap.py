@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from normec.engine.loop import Loop, Task
+from normec.engine.loop import Failures, Loop, Task
 from normec.engine.stack import AddGradients, written_out
-from normec.errors import TrainingFailed
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 
@@ -42,17 +41,27 @@ class Vmap:
         self._gradients: dict[int, AddGradients] = {}
         self._told = False
 
-    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> None:
+    def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> Failures:
         """As `Backend.updates`, for models without moving buffers.
 
         A model that turns out to do what vmap cannot, such as to draw random numbers from some round on, takes the loop; the first
-        time with a warning.
+        time with a warning. Clients on whom it fails leave the others' updates as they are.
         """
         try:
             self._together(model, x, tasks, out)
-        except FAILURES as error:
-            self._warn(k, error)
-            Loop().updates(model, x, tasks, k, out, buffers)
+            return {}
+        except Exception as error:  # whatever a user's module or loss raises
+            failures = Loop().updates(model, x, tasks, k, out, buffers)
+            if not failures:
+                self._warn(k, error)
+        kept = [row for row in range(len(tasks)) if row not in failures]
+        if failures and kept:
+            others = out[kept]
+            failures |= {
+                kept[row]: error for row, error in self.updates(model, x, [tasks[row] for row in kept], k, others, buffers).items()
+            }
+            out[kept] = others
+        return failures
 
     def _warn(self, k: int, error: Exception) -> None:
         if not self._told:
@@ -96,9 +105,7 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
         return _short(error)
-    try:
-        Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0))
-    except TrainingFailed:  # which the run says better, of its own client
+    if Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0)):  # which the run says better, of its own client
         return "it fails on its first updates"
     if not bool(expected.isfinite().all()):
         return "its first updates are not finite"
