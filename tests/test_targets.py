@@ -258,3 +258,48 @@ def test_metrics_of_tokens_and_of_several_labels() -> None:
     chosen = normec.Evaluation(metrics=["torchmetrics.classification:MultilabelAccuracy", "torchmetrics:Accuracy"])
     found = said(logits, labels, functional.binary_cross_entropy_with_logits, (3,), evaluation=chosen).summary["metrics"]
     assert found == {"MultilabelAccuracy": pytest.approx(0.75), "Accuracy": pytest.approx(0.75)}
+
+
+def test_class_weights_weigh_the_loss_and_are_said_to_be_constants(command: Any, tmp_path: Any) -> None:
+    """The logistic model starts at zero, where each class has the loss log 2: the first gradient is that of torch's weighted mean."""
+    x, y = RNG.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 4 // 3
+    np.savez(tmp_path / "t.npz", x=x, y=y)
+    arguments = ("train", f"data.source={tmp_path / 't.npz'}", "data.clients=1", "data.test_fraction=0", "rounds=1", "local.steps=1")
+    weights = "model.class_weights=[1, 3]"
+    plain = ("algorithm.name=fedavg", "local.lr=1", "participation.scheme=full", "privacy.trust=none")
+    assert command(*arguments, weights, *plain, "--out", "run").code == 0
+    linear = nn.Linear(3, 2)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    functional.cross_entropy(linear(torch.tensor(x)), torch.tensor(y), weight=torch.tensor([1.0, 3.0])).backward()
+    trained = normec.load_model("run").state_dict()
+    assert torch.allclose(trained["1.weight"], -linear.weight.grad, atol=1e-6)
+    changed = command("train", "run/run.toml", "model.class_weights=[1, 4]", "--out", "run", "--resume")
+    assert changed.code == 2 and "holds another run (model.fingerprint" in changed.err
+    assert "taken for public constants" in " ".join(command(*arguments, weights).out.split())
+    refused = {
+        "are 3 for 2 classes": ("model.class_weights=[1, 3, 1]",),
+        "a list of numbers > 0": ("model.class_weights=[1, 0]",),
+        "acts only with loss": (weights, "model.loss=torch.nn.functional:nll_loss"),
+    }
+    for words, wrong in refused.items():
+        found = command(*arguments, *wrong)
+        assert found.code == 2 and words in found.err
+
+
+def test_the_largest_class_stands_beside_an_accuracy(command: Any, tmp_path: Any) -> None:
+    pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+    labels = (np.arange(1000) % 100 == 0).astype(int)
+    np.savez(tmp_path / "rare.npz", x=np.zeros((1000, 1)), y=labels)
+    metric = 'evaluation.metrics=[{name="torchmetrics.classification:MulticlassRecall", arguments={average="macro"}}]'
+    shown = command("train", f"data.source={tmp_path / 'rare.npz'}", "data.test_fraction=0.5", "rounds=1", metric).out
+    shown = " ".join(shown.replace("│", " ").split())
+    summary = next(tmp_path.glob("runs/*/summary.json")).read_text()
+    share = float(summary.split('"test_largest_class": ')[1].split(",")[0])
+    assert f"{share:.1%} (naming the largest class alone: {share:.1%})" in shown and share > 0.98
+    assert "test MulticlassRecall(average=macro) 0.5 " in shown
+
+
+def test_the_largest_class_is_counted() -> None:
+    assert said(SCORES, TOKENS, last_axis, (3, 3)).summary["test_largest_class"] == pytest.approx(0.4)  # four of ten
+    assert said([1.0, 2], np.array([1.0, 2]), functional.mse_loss).summary["test_largest_class"] is None

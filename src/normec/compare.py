@@ -187,6 +187,8 @@ class Comparison:
             **self.promises[contender.name],
             "test_accuracy": _mean(done, "test_accuracy"),
             "test_accuracy_se": _standard_error(done, "test_accuracy"),
+            "largest_class": max(_values(done, "test_largest_class"), default=None),
+            "metrics": {name: _mean(done, name) for name in done[0].last_metrics} if done else {},
             "train_loss": _mean(done, "train_loss"),
             "train_loss_se": _standard_error(done, "train_loss"),
             "transmissions": _mean(done, "transmissions"),
@@ -269,7 +271,9 @@ def _unlike_default(algorithm: Algorithm) -> Tree:
 
 
 def _values(done: list[Record], key: str) -> list[float]:
-    return [run.summary[key] for run in done if run.summary and run.summary.get(key) is not None]
+    """Of a number of the summary, or a metric, in each run that has it."""
+    found = [{**run.last_metrics, **(run.summary or {})}.get(key) for run in done]
+    return [value for value in found if value is not None]
 
 
 def _mean(done: list[Record], key: str) -> float | None:

@@ -116,7 +116,7 @@ class RunConfig:
             engine=self.engine,
             theory=self.theory,
             evaluation=self.evaluation,
-            loss=loss_function(self.model.loss),
+            loss=loss_function(self.model),
         )
 
 

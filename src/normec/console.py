@@ -177,10 +177,11 @@ def opening_lines(plan: Plan) -> list[str]:
 
 
 def status(row: dict[str, Any]) -> str:
-    """Loss, accuracy and ε spent so far, on one line."""
+    """Loss, accuracy (or where there is none the first metric) and ε spent so far, on one line."""
+    name, value = next(iter((row.get("metrics") or {}).items()), ("accuracy", None))
     parts = [
         f"loss {number(row['train_loss'], '.4f')}",
-        f"accuracy {number(row['test_accuracy'], '.1%')}",
+        f"{name} {number(value, '.4g')}" if row["test_accuracy"] is None else f"accuracy {number(row['test_accuracy'], '.1%')}",
         "not private" if row["epsilon"] is None else f"ε spent {upper(row['epsilon'])}",
     ]
     return "  ".join(parts)

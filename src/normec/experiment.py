@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from normec.algorithms import Algorithm, Descent, ServerStep
@@ -146,6 +146,9 @@ def prepare(experiment: Experiment) -> Plan:
         experiment.privacy, algorithm, experiment.participation, clients=len(data), rounds=experiment.schedule.rounds, d=model.d
     )
     metrics = experiment.evaluation.build(federation, model.reading)
+    if experiment.privacy.trust != "none" and _class_weights(experiment.loss) is not None:
+        note = "class weights are taken for public constants: computed from the clients' data they would be a release that no ε covers"
+        federation = replace(federation, notes=(*federation.notes, note))
     federation, scored = _scored(federation, experiment.evaluation.samples)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
     limit = None if engine.memory_limit == "auto" else engine.memory_limit
@@ -218,6 +221,15 @@ def _check_labels(experiment: Experiment) -> None:
     if experiment.loss is functional.cross_entropy and (data.classes is None or len(data.classes) < 2):
         held = "holds no class labels" if data.classes is None else f"holds one class only ({data.classes[0]!r})"
         raise BadInput("data", f" {held}. The cross-entropy loss needs two classes or more; give another loss for other targets.")
+    weight = _class_weights(experiment.loss)
+    if weight is not None and data.classes is not None and len(weight) != len(data.classes):
+        problem = f" are {len(weight)} for {len(data.classes)} classes ({', '.join(data.classes[:20])}). Give one for each, in this order."
+        raise BadInput("class_weights", problem)
+
+
+def _class_weights(loss: Loss) -> Tensor | None:
+    found = getattr(loss, "weight", None)
+    return found if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and isinstance(found, Tensor) else None
 
 
 def _check_start(experiment: Experiment) -> None:

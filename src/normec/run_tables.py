@@ -13,6 +13,8 @@ from normec.errors import count
 from normec.promise import upper
 from normec.tables import bound_or_none, number
 
+MOST = 0.6
+"""The share of a class from which an accuracy misleads by itself."""
 MOST_COLUMNS = 3
 """Of settings in the table of a sweep; with more, each run has a number instead, and its name below."""
 
@@ -21,13 +23,17 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     """Algorithms side by side: mean ± standard error over the seeds. What is long stands in the notes, so that it fits 80 columns."""
     table = Table(title="Comparison", title_justify="left")
     same = len({row["epsilon"] for row in rows}) == 1
-    heads = ("algorithm", *(() if same else ("ε",)), "test accuracy", "training loss", "MB up")
+    asked = _asked(rows)
+    heads = ("algorithm", *(() if same else ("ε",)), "test accuracy", *asked, "training loss", "MB up")
     for name in heads:
-        table.add_column(name, no_wrap=name != "algorithm", overflow="fold", justify="left" if name == "algorithm" else "right")
+        table.add_column(
+            name, no_wrap=name not in ("algorithm", *asked), overflow="fold", justify="left" if name == "algorithm" else "right"
+        )
     for row in rows:
         cells = (
             *(() if same else (bound_or_none(row["epsilon"]),)),
             _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
+            *(number(row["metrics"].get(name), ".4g") for name in asked),
             _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
             number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
         )
@@ -50,9 +56,20 @@ def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     else:
         lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
     lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
-    lines += [line for row in rows for line in _warnings(row)]
+    lines += [line for row in rows for line in _warnings(row)] + _by_itself(rows)
     lines.append(f"{folder}: every run, comparison.json; normec report {folder} draws them")
     return lines + [line for row in rows for line in (f"{row['algorithm']}, the settings chosen:", f"  {row['command']}")]
+
+
+def _asked(rows: list[dict[str, Any]]) -> list[str]:
+    """The metrics beside loss and accuracy that a run has."""
+    return list(dict.fromkeys(name for row in rows for name in row.get("metrics") or {}))
+
+
+def _by_itself(rows: list[dict[str, Any]]) -> list[str]:
+    """What an accuracy is to be compared with, where one class has most of the test samples."""
+    largest = max((row["largest_class"] for row in rows if row.get("largest_class")), default=0.0)
+    return [f"naming the largest class alone is right on {largest:.1%} of the test targets"] if largest > MOST else []
 
 
 def _wider(row: dict[str, Any], key: str) -> str:
@@ -81,12 +98,17 @@ def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
     names = _columns(rows)
     shared = _shared(rows)
     shown = {title: cell for title, cell in _SWEEP.items() if title not in shared and (target is not None or "target" not in title)}
+    shown |= {name: _metric_cell(name) for name in _asked(rows)}
     for name in (*(name.rpartition(".")[2] for name in names), *shown):
         table.add_column(name.replace("target", f"{target}"), overflow="fold", justify="left" if name in names else "right")
     for position, row in enumerate(rows, start=1):
         cells = [str(position)] if names == ["#"] else [str(row["settings"].get(name, "–")) for name in names]
         table.add_row(*(Text(cell) for cell in (*cells, *(cell(row) for cell in shown.values()))))
     return table
+
+
+def _metric_cell(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: number((row.get("metrics") or {}).get(name), ".4g")
 
 
 _SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -131,6 +153,7 @@ def sweep_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     lines += [
         "best, last: test accuracy; loss: last training loss; sent: messages of clients to the server",
         f"{folder}: a folder for each run, results.csv, results.json",
+        *_by_itself(rows),
     ]
     if any(row.get("epsilon") is not None for row in rows):
         lines.append("each run alone spends its ε; choosing among runs on the same private data is not accounted")

@@ -81,6 +81,12 @@ class Record:
         """The last value of a metric; None where it was never taken."""
         return next((row[metric] for row in reversed(self.metrics) if row.get(metric) is not None), None)
 
+    @property
+    def last_metrics(self) -> dict[str, float | None]:
+        """The metrics beside loss and accuracy where they were last taken, by name."""
+        taken = (row["metrics"] for row in reversed(self.metrics) if isinstance(row.get("metrics"), dict))
+        return next((each for each in taken if any(value is not None for value in each.values())), {})
+
     def reaching(self, target: float | None, metric: str = "test_accuracy") -> dict[str, Any] | None:
         """The first evaluated round in which a metric is at least `target`; None where there is none."""
         if target is None:

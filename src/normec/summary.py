@@ -46,6 +46,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "simulation_only": {"spread": spread(end.clients)},
         "metrics": last.get("metrics"),
         "test_accuracy": last["test_accuracy"],
+        "test_largest_class": plan.model.reading.largest_share(plan.scored.test[1]) if plan.scored.test else None,
         "test_loss": last["test_loss"],
         "train_loss": last["train_loss"],
         "rounds": last["round"],

@@ -113,7 +113,7 @@ class Sweep:
             source = repr((config.data, config.schedule.seed))
             try:
                 factory(config.model)
-                loss_function(config.model.loss)
+                loss_function(config.model)
                 if source not in fingerprints:
                     fingerprints[source] = load(config.data, Streams(config.schedule.seed)).fingerprint()
             except BadInput as error:
@@ -151,7 +151,10 @@ class Sweep:
     def _save(self, folder: Path, failed: dict[str, str]) -> list[dict[str, Any]]:
         """Writes the table of what there is."""
         rows = [self._row(folder, name, failed.get(name)) for name in self.runs]
-        flat = [row["settings"] | {key: value for key, value in row.items() if key != "settings"} for row in rows]
+        flat = [
+            row["settings"] | {key: value for key, value in row.items() if key not in ("settings", "metrics")} | row.get("metrics", {})
+            for row in rows
+        ]
         text = io.StringIO()
         table = csv.DictWriter(text, list(dict.fromkeys(key for row in flat for key in row)))
         table.writeheader()
@@ -173,6 +176,8 @@ class Sweep:
             "status": "done" if done else "failed" if problem else "interrupted",
             "best_accuracy": record.best("test_accuracy"),
             "last_accuracy": record.last("test_accuracy"),
+            "largest_class": (record.summary or {}).get("test_largest_class"),
+            "metrics": record.last_metrics,
             "train_loss": record.last("train_loss"),
             "epsilon": record.last("epsilon"),
             "rounds": record.metrics[-1]["round"] if record.metrics else 0,

@@ -27,7 +27,8 @@ def result_table(run: Run) -> Table:
     for name, value in {
         "algorithm": s["algorithm"],
         "convergence": s["convergence"],
-        "test accuracy": number(s["test_accuracy"], ".1%"),
+        "test accuracy": number(s["test_accuracy"], ".1%") + _by_itself(s["test_largest_class"]),
+        **{f"test {name}": number(value, ".4g") for name, value in (s["metrics"] or {}).items()},
         "test loss": number(s["test_loss"], ".4f"),
         "training loss": number(s["train_loss"], ".4f"),
         "(ε, δ)": promise,
@@ -44,6 +45,10 @@ def result_table(run: Run) -> Table:
     }.items():
         table.add_row(name, Text(value))
     return table
+
+
+def _by_itself(share: float | None) -> str:
+    return "" if share is None else f" (naming the largest class alone: {share:.1%})"
 
 
 def warnings(run: Run) -> list[str]:

@@ -77,6 +77,8 @@ class FlatModel:
         """A hash of the module's structure, its loss and its parameters as they stand."""
         digest = hashlib.blake2b(f"{self.module}/{getattr(self.loss, '__qualname__', self.loss)}".encode(), digest_size=16)
         digest.update(self.vector.cpu().numpy().tobytes())
+        for held in self.loss.state_dict().values() if isinstance(self.loss, nn.Module) else ():  # such as class weights
+            digest.update(held.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def replica(self) -> FlatModel:

@@ -96,6 +96,11 @@ class Reading(NamedTuple):
         counts = self.counted(targets)
         return int((hits & counts).sum()), int(counts.sum())
 
+    def largest_share(self, targets: Tensor) -> float | None:
+        """What naming the commonest class alone gets right; None where nothing is classified."""
+        counted = self.labels(targets)[self.counted(targets)]
+        return float(counted.bincount().max()) / len(counted) if self.classifies and len(counted) else None
+
     def probability(self, outputs: Tensor) -> Tensor:
         """Of the second of two classes, in float64."""
         if self.kind == "classes":

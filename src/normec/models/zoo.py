@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,20 +16,30 @@ from normec.errors import BadInput, nearest
 from normec.imports import load_object, looks_like_import_path
 from normec.models.images import CNN, ResNet20
 from normec.models.text import CharLM
-from normec.settings import Settings, Text
+from normec.settings import Positive, Settings, Text
 
 Factory = Callable[..., nn.Module]
+Weights = Annotated[tuple[Positive, ...], Field(strict=False, description="a list of numbers > 0, one for each class")]
 
 
 class Model(Settings):
     """The `[model]` section. name: a built-in one, or `package.module:factory`. loss: "cross-entropy", or `package.module:function`.
 
     norm: of cnn and resnet20, "group" (by default) or "batch", whose running statistics only runs without privacy allow.
+    class_weights: of cross-entropy, what a sample of each class counts. Constants: computed from the clients' data they would be a
+    release of their own.
     """
 
     name: Text = "logistic"
     loss: Text = "cross-entropy"
     norm: Literal["group", "batch"] | None = None
+    class_weights: Weights | None = None
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**values)
+        if self.class_weights is not None and self.loss != "cross-entropy":
+            problem = f"={list(self.class_weights)} acts only with loss='cross-entropy'. Remove it, or weigh in your own loss."
+            raise BadInput("class_weights", problem)
 
 
 def logistic(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -79,10 +90,11 @@ def address(make: Factory) -> dict[str, str] | None:
     return None if module == "__main__" or "<" in name else {"name": f"{module}:{name}"}
 
 
-def loss_function(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss that a `[model]` section names: (outputs, targets) → the mean loss of a batch."""
+    name = model.loss
     if name == "cross-entropy":
-        return functional.cross_entropy
+        return functional.cross_entropy if model.class_weights is None else nn.CrossEntropyLoss(weight=torch.tensor(model.class_weights))
     if not looks_like_import_path(name):
         raise BadInput("model.loss", f"={name!r} is not known. Use cross-entropy, or a function of your own: package.module:function.")
     loss: Callable[[Tensor, Tensor], Tensor] = load_object("model.loss", name)
