@@ -17,7 +17,6 @@ from normec.privacy import (
     Privacy,
     Spent,
     affordable_rounds,
-    by_group_privacy,
     calibrate,
     realised,
     within_limit,
@@ -36,10 +35,9 @@ WHO_ADDS_NOISE = {
 
 
 class Claim(NamedTuple):
-    """What a run promises. by_group_privacy, realised_max: the ε that are to be read beside it, where there are such."""
+    """What a run promises. realised_max: the ε of the client that took part most, where participants add the noise."""
 
     sentence: str
-    by_group_privacy: float | None
     realised_max: float | None
 
 
@@ -51,11 +49,10 @@ def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposu
     """
     if not mechanism.private:
         reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
-        return Claim(f"Not private: {reason}, ε = ∞.", None, None)
-    careful = by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None
+        return Claim(f"Not private: {reason}, ε = ∞.", None)
     per_client = mechanism.trust in PER_CLIENT
     busiest = realised(mechanism, delta, largest_exposure).epsilon if per_client else None
-    beside = f" (without relying on how substitution acts under sampling: ε = {upper(careful)})" if careful is not None else ""
+    beside = ""
     if busiest is not None:
         seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""
         silent = f"; each client is silent before its own rounds spend more than ε = {limit:g}" if limit else ""
@@ -68,7 +65,7 @@ def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposu
         f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
         f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}{exposed}"
     )
-    return Claim(sentence, careful, busiest)
+    return Claim(sentence, busiest)
 
 
 def claim_table(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float | None, noise: str) -> dict[str, Any]:
@@ -78,7 +75,6 @@ def claim_table(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float |
         "claim": claim.sentence,
         "private": private,
         "epsilon": spent.epsilon if private else None,
-        "epsilon_by_group_privacy": claim.by_group_privacy,
         "epsilon_realised_max": claim.realised_max,
         "delta": delta if private else None,
         "unit": "client",

@@ -80,8 +80,6 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
         sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
         sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
         bound = bound_or_none(row["epsilon"])
-        if row["epsilon_by_group_privacy"]:
-            bound += f" ({upper(row['epsilon_by_group_privacy'])} without relying on substitution under sampling)"
         if row["client_limit"]:
             bound += f" (clients silent before {row['client_limit']:g})"
         table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])

@@ -1,6 +1,6 @@
 """Privacy: what is promised, the mechanism that keeps the promise, and its accounting."""
 
-from normec.privacy.accountant import Spent, SpentSoFar, by_group_privacy, epsilon, gaussian, realised, within_limit
+from normec.privacy.accountant import Spent, SpentSoFar, epsilon, gaussian, realised, within_limit
 from normec.privacy.calibration import affordable_rounds, calibrate
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Mechanism, Privacy, Trust
 
@@ -13,7 +13,6 @@ __all__ = [
     "SpentSoFar",
     "Trust",
     "affordable_rounds",
-    "by_group_privacy",
     "calibrate",
     "epsilon",
     "gaussian",

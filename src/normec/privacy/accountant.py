@@ -172,26 +172,6 @@ def gaussian_delta(epsilon: float, mu: np.ndarray) -> np.ndarray:
     return delta.clip(0.0)
 
 
-def by_group_privacy(mechanism: Mechanism, delta: float) -> Spent:
-    """A bound for replace-one that does not rest on how substitution acts under Poisson sampling.
-
-    If zero-out gives (ε₀, δ₀), replacing a client is two steps of it, (2 ε₀, (1 + e^ε₀) δ₀); the bound without
-    amplification needs no argument either. Reference: Lebeda et al. 2024 say how subtle substitution is.
-    """
-    plain = unamplified(mechanism, delta)
-    zero_out = replace(mechanism, adjacency="zero-out")
-    low, high = math.log(SMALLEST_PLD_DELTA), math.log(delta)
-    two_steps = math.inf
-    for _ in range(12):  # towards the largest δ₀ with (1 + e^ε₀) δ₀ <= δ; every one that satisfies it gives a bound
-        middle = (low + high) / 2
-        one_step = pld(zero_out, math.exp(middle)).epsilon
-        if middle + float(np.logaddexp(0.0, one_step)) <= math.log(delta):
-            low, two_steps = middle, 2 * one_step
-        else:
-            high = middle
-    return min(plain, Spent(two_steps, "PLD, zero-out twice"), key=lambda bound: bound.epsilon)
-
-
 def pld_grid(epsilon: float, rounds: int) -> float:
     """The step of the privacy losses at which PLD resolves this ε over K rounds: min(1e-3, ε / (20 √K))."""
     return min(1e-3, max(epsilon, 1e-3) / (20 * math.sqrt(rounds)))

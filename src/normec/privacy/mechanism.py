@@ -150,12 +150,6 @@ class Mechanism:
         return self.trust != "none" and self.noise_multiplier >= SMALLEST_NOISE
 
     @property
-    def relies_on_substitution(self) -> bool:
-        """Whether the claim rests on how replacing a client acts under Poisson sampling, and wants a second bound beside it."""
-        amplified = self.trust == "central" and self.sampling == "poisson"
-        return self.private and amplified and self.adjacency == "replace-one"
-
-    @property
     def honest(self) -> int:
         """h: how many participants' noises protect a client in a release of which the adversary knows the participants."""
         return self.min_honest if self.trust == "secagg" else 1

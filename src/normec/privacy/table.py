@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from normec.errors import BadInput
 from normec.participation import OWN, Full, Participation, participation_from_table
-from normec.privacy.accountant import by_group_privacy, epsilon, realised, within_limit
+from normec.privacy.accountant import epsilon, realised, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
@@ -115,7 +115,6 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         "min_honest": mechanism.honest if trust == "secagg" else None,
         "client_limit": query.client_limit if trust in PER_CLIENT else None,
         "warnings": problems,
-        "epsilon_by_group_privacy": by_group_privacy(mechanism, delta).epsilon if mechanism.relies_on_substitution else None,
     }
 
 
