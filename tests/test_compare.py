@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from conftest import Outcome
-from normec import compare as module
+from normec import outcomes
 from normec.algorithms import REGISTRY
 from normec.compare import Comparison, Trained
 from normec.config import Tree, resolve
 from normec.contenders import edges, spread
 from normec.experiment import prepare
-from normec.run_tables import _wider, comparison_notes
+from normec.run_tables import _wider, comparison_notes, comparison_table, sweep_table
+from normec.runs import Record
 from normec.sweep import Sweep
 from normec.training import execute
 
@@ -154,9 +155,29 @@ def test_an_algorithm_that_fails_on_every_try_keeps_its_defaults(tmp_path: Path)
     assert row["failed"] == 2 and row["chosen"] == {} and row["edges"] == {} and row["test_accuracy"] is None
 
 
-def test_tuning_without_a_test_set_takes_the_smallest_loss() -> None:
-    scores = [module._score({"status": "done", "last_accuracy": None, "train_loss": loss}) for loss in (0.5, 0.7, None)]
-    assert scores[0] > scores[1] > scores[2] == module._score({"status": "failed"}) == -np.inf
+def test_tuning_is_judged_by_what_there_is() -> None:
+    """Accuracy, or else the test loss, or else the training loss; a failure is worse than all."""
+    rows = [{"status": "done", "last_accuracy": accuracy, "test_loss": 0.5, "train_loss": 0.1} for accuracy in (0.2, 0.3)]
+    assert outcomes.judged_by(rows) == ("test accuracy", "last_accuracy", 1)
+    rows = [{"status": "done", "last_accuracy": None, "test_loss": loss, "train_loss": -loss} for loss in (0.5, 0.7)]
+    assert outcomes.judged_by(rows) == ("test loss", "test_loss", -1)
+    scores = [outcomes.score({"status": "done", "train_loss": loss}, "train_loss", -1) for loss in (0.5, 0.7, None)]
+    assert outcomes.judged_by([{"train_loss": 0.5}])[0] == "training loss" and scores[0] > scores[1] > scores[2]
+    assert scores[2] == outcomes.score({"status": "failed", "train_loss": 0.1}, "train_loss", -1) == -np.inf
+
+
+def test_without_an_accuracy_the_test_loss_is_shown() -> None:
+    row = {"algorithm": "a", "epsilon": 8.0, "test_accuracy": None, "test_loss": 0.25, "test_loss_se": 0.1, "train_loss": 0.2}
+    row |= {"train_loss_se": None, "bytes_up": None, "metrics": {}}
+    assert [column.header for column in comparison_table([row]).columns] == ["algorithm", "test loss", "training loss", "MB up"]
+    sweep = {"run": "r", "settings": {"seed": 1}, "status": "done", "last_accuracy": None, "best_accuracy": None, "test_loss": 0.25}
+    heads = [str(column.header) for column in sweep_table([sweep, sweep | {"status": "failed"}], None).columns]
+    assert "test loss" in heads and not {"best", "last"} & set(heads)
+
+
+def test_the_epsilon_of_a_row_holds_for_every_run(tmp_path: Path) -> None:
+    runs = [Record(tmp_path, {}, [{"round": 1, "epsilon": spent}], None, []) for spent in (7.9, 8.5)]
+    assert outcomes.largest(8.0, runs) == 8.5 and outcomes.largest(8.0, runs[:1]) == 8.0 and outcomes.largest(None, []) is None
 
 
 def test_a_range_is_searched_and_the_remedy_for_an_edge_is_one() -> None:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import shlex
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +24,7 @@ from normec.errors import BadInput
 from normec.experiment import prepare
 from normec.files import write_atomically
 from normec.grid import Point
+from normec.outcomes import judged_by, largest, mean, rose, score, standard_error, values
 from normec.runs import Record
 from normec.settings import difference, flat
 from normec.sweep import Sweep, open_folder
@@ -170,9 +170,10 @@ class Comparison:
         }
 
     def _best(self, contender: Contender, tuning: list[dict[str, Any]]) -> Tree:
-        """The try that did best, by final test accuracy, or by training loss where there is no test set; none where all failed."""
+        """The try that did best, by the final score of `judged_by`; none where all failed."""
         points = self.points(contender) if self.tries else []
-        scores = [_score(row) for row in _of(contender, tuning)]
+        _, key, sign = judged_by(tuning)
+        scores = [score(row, key, sign) for row in _of(contender, tuning)]
         return dict(points[scores.index(max(scores))]) if max(scores, default=-math.inf) > -math.inf else {}
 
     def _row(
@@ -181,27 +182,30 @@ class Comparison:
         of_seeds, of_tries = _of(contender, ends), _of(contender, tuning)
         done = [Record.read(folder / row["run"]) for row in of_seeds if row["status"] == "done"]
         config = self.config(contender, chosen, self.seed)
-        scored = any(run.summary and run.summary.get("test_accuracy") is not None for run in done)
+        promise = self.promises[contender.name]
         return {
             "algorithm": contender.name,
-            **self.promises[contender.name],
-            "test_accuracy": _mean(done, "test_accuracy"),
-            "test_accuracy_se": _standard_error(done, "test_accuracy"),
-            "largest_class": max(_values(done, "test_largest_class"), default=None),
-            "metrics": {name: _mean(done, name) for name in done[0].last_metrics} if done else {},
-            "train_loss": _mean(done, "train_loss"),
-            "train_loss_se": _standard_error(done, "train_loss"),
-            "transmissions": _mean(done, "transmissions"),
-            "bytes_up": _mean(done, "bytes_up"),
-            "bytes_down": _mean(done, "bytes_down"),
+            **promise,
+            "epsilon": largest(promise["epsilon"], done),
+            "test_accuracy": mean(done, "test_accuracy"),
+            "test_accuracy_se": standard_error(done, "test_accuracy"),
+            "largest_class": max(values(done, "test_largest_class"), default=None),
+            "metrics": {name: mean(done, name) for name in done[0].last_metrics} if done else {},
+            "test_loss": mean(done, "test_loss"),
+            "test_loss_se": standard_error(done, "test_loss"),
+            "train_loss": mean(done, "train_loss"),
+            "train_loss_se": standard_error(done, "train_loss"),
+            "transmissions": mean(done, "transmissions"),
+            "bytes_up": mean(done, "bytes_up"),
+            "bytes_down": mean(done, "bytes_down"),
             "rounds": config.schedule.rounds,
             "seeds": self.seeds,
             "failed": len(of_seeds) - len(done),
             "problem": next((row["problem"] for row in [*of_seeds, *of_tries] if row["problem"]), None),
-            "rose": any(_rose(run) for run in done),
+            "rose": any(rose(run) for run in done),
             "tries": self.tries,
             "tries_failed": sum(row["status"] != "done" for row in of_tries),
-            "tuned_by": "test accuracy" if scored else "training loss",
+            "tuned_by": judged_by(of_tries or of_seeds)[0],
             "edges": edges(chosen, self.points(contender)) if chosen else {},
             "ranges": {key: list(ends) for key, ends in contender.searched(config).items()} if self.tries else {},
             "settings": config.algorithm.table(),
@@ -244,19 +248,6 @@ def _of(contender: Contender, rows: list[dict[str, Any]]) -> list[dict[str, Any]
     return [row for row in rows if row["run"].rpartition("_")[0] == _run_name(contender, "").removesuffix("_")]
 
 
-def _score(row: dict[str, Any]) -> float:
-    if row["status"] != "done":
-        return -math.inf
-    accuracy, loss = row.get("last_accuracy"), row.get("train_loss")
-    return float(accuracy if accuracy is not None else -loss if loss is not None else -math.inf)
-
-
-def _rose(run: Record) -> bool:
-    """Whether the training loss ended above where it began."""
-    losses = [row["train_loss"] for row in run.metrics if row.get("train_loss") is not None]
-    return bool(losses) and losses[-1] > losses[0]
-
-
 def _word(value: object) -> str:
     """A setting's value as `key=value` takes it."""
     text = value if isinstance(value, str) else tomli_w.dumps({"v": value}).partition("=")[2].strip()
@@ -268,19 +259,3 @@ def _unlike_default(algorithm: Algorithm) -> Tree:
     """The settings that are not the algorithm's defaults."""
     defaults = type(algorithm)().table()
     return {name: value for name, value in algorithm.table().items() if defaults.get(name) != value}
-
-
-def _values(done: list[Record], key: str) -> list[float]:
-    """Of a number of the summary, or a metric, in each run that has it."""
-    found = [{**run.last_metrics, **(run.summary or {})}.get(key) for run in done]
-    return [value for value in found if value is not None]
-
-
-def _mean(done: list[Record], key: str) -> float | None:
-    values = _values(done, key)
-    return statistics.fmean(values) if values else None
-
-
-def _standard_error(done: list[Record], key: str) -> float | None:
-    values = _values(done, key)
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -24,7 +24,8 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="Comparison", title_justify="left")
     same = len({row["epsilon"] for row in rows}) == 1
     asked = _asked(rows)
-    heads = ("algorithm", *(() if same else ("ε",)), "test accuracy", *asked, "training loss", "MB up")
+    score, key, scale, form, unit = _headline(rows)
+    heads = ("algorithm", *(() if same else ("ε",)), score, *asked, "training loss", "MB up")
     for name in heads:
         table.add_column(
             name, no_wrap=name not in ("algorithm", *asked), overflow="fold", justify="left" if name == "algorithm" else "right"
@@ -32,7 +33,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         cells = (
             *(() if same else (bound_or_none(row["epsilon"]),)),
-            _with_error(row["test_accuracy"], row["test_accuracy_se"], 100, ".1f", "%"),
+            _with_error(row[key], row[f"{key}_se"], scale, form, unit),
             *(number(row["metrics"].get(name), ".4g") for name in asked),
             _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
             number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
@@ -59,6 +60,13 @@ def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     lines += [line for row in rows for line in _warnings(row)] + _by_itself(rows)
     lines.append(f"{folder}: every run, comparison.json; normec report {folder} draws them")
     return lines + [line for row in rows for line in (f"{row['algorithm']}, the settings chosen:", f"  {row['command']}")]
+
+
+def _headline(rows: list[dict[str, Any]]) -> tuple[str, str, float, str, str]:
+    """What a comparison shows first, the test loss where there is no accuracy: title, key, factor, format, unit."""
+    if all(row["test_accuracy"] is None for row in rows) and any(row["test_loss"] is not None for row in rows):
+        return "test loss", "test_loss", 1, ".3f", ""
+    return "test accuracy", "test_accuracy", 100, ".1f", "%"
 
 
 def _asked(rows: list[dict[str, Any]]) -> list[str]:
@@ -97,7 +105,8 @@ def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
     table = Table(title="Sweep", title_justify="left")
     names = _columns(rows)
     shared = _shared(rows)
-    shown = {title: cell for title, cell in _SWEEP.items() if title not in shared and (target is not None or "target" not in title)}
+    left_out = {*shared, *_useless(rows, target)}
+    shown = {title: cell for title, cell in _SWEEP.items() if title not in left_out}
     shown |= {name: _metric_cell(name) for name in _asked(rows)}
     for name in (*(name.rpartition(".")[2] for name in names), *shown):
         table.add_column(name.replace("target", f"{target}"), overflow="fold", justify="left" if name in names else "right")
@@ -105,6 +114,13 @@ def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
         cells = [str(position)] if names == ["#"] else [str(row["settings"].get(name, "–")) for name in names]
         table.add_row(*(Text(cell) for cell in (*cells, *(cell(row) for cell in shown.values()))))
     return table
+
+
+def _useless(rows: list[dict[str, Any]], target: float | None) -> set[str]:
+    """Columns that would say nothing: accuracies where there are none, the test loss beside them, and those of no target."""
+    scored = all(row.get("last_accuracy") is None for row in rows) and any(row.get("test_loss") is not None for row in rows)
+    useless = {"best", "last"} if scored else {"test loss"}
+    return useless | (set() if target is not None else {title for title in _SWEEP if "target" in title})
 
 
 def _metric_cell(name: str) -> Callable[[dict[str, Any]], str]:
@@ -115,6 +131,7 @@ _SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
     "status": lambda row: row["status"],
     "best": lambda row: number(row.get("best_accuracy"), ".1%"),
     "last": lambda row: number(row.get("last_accuracy"), ".1%"),
+    "test loss": lambda row: number(row.get("test_loss"), ".4f"),
     "loss": lambda row: number(row.get("train_loss"), ".4f"),
     "ε": lambda row: "–" if "epsilon" not in row else upper(row["epsilon"]),
     "rounds": lambda row: number(row.get("rounds"), ",d"),

@@ -178,6 +178,7 @@ class Sweep:
             "last_accuracy": record.last("test_accuracy"),
             "largest_class": (record.summary or {}).get("test_largest_class"),
             "metrics": record.last_metrics,
+            "test_loss": record.last("test_loss"),
             "train_loss": record.last("train_loss"),
             "epsilon": record.last("epsilon"),
             "rounds": record.metrics[-1]["round"] if record.metrics else 0,
