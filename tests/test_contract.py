@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import normec
+from conftest import quadratic
 from normec.algorithms import REGISTRY, Algorithm, ClientStep, Context, Slots
 from normec.contract import POINTS, ContractBroken, check, example
 from normec.operators import Clipping, Operator
@@ -197,3 +203,76 @@ def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch
         )
         with pytest.raises(ContractBroken, match="point 11"):
             POINTS[10](algorithm)
+
+
+def changed(**attributes: Any) -> type[Algorithm]:
+    """Honest, with other attributes; those that are None are Algorithm's own again."""
+    held = {key: value if value is not None else inspect.getattr_static(Algorithm, key) for key, value in attributes.items()}
+    return type("Changed", (Honest,), held)
+
+
+def method(self: Any) -> Any:
+    return Clipping(0.5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"operator": method}, "operator is no property. Write @property above it"),
+        ({"everyone_computes": lambda self: True}, "everyone_computes is no property"),
+        ({"convergence": lambda self: "none"}, "convergence is no property"),
+        ({"operator": None}, "operator is missing. Define it"),
+        ({"client": None}, "client is missing"),
+        ({"server": None}, "server is missing"),
+        ({"starts_from_updates": property(lambda self: True)}, "start is missing"),
+        ({"client": property(lambda self: None)}, "client is no function"),
+        ({"client_slots": "v"}, "client_slots='v' is no tuple of names"),
+        ({"client_slots": ["v"]}, r"client_slots=\['v'\] is no tuple of names"),
+        ({"server_slots": (1,)}, r"server_slots=\(1,\) is no tuple of names"),
+        ({"server_slots": ("v", "v")}, r"server_slots=\(.v., .v.\) holds a name twice"),
+        ({"tuned": {"lr": (1, 2)}}, "tuned names 'lr', which is none of its settings"),
+        ({"tuned": {"server_lr": 3}}, "tuned=.* must be a dict of"),
+        ({"vectors_down": 0}, "vectors_down=0 must be a whole number"),
+        ({"one_gradient": "no"}, "one_gradient='no' must be True or False"),
+    ],
+)
+def test_what_a_class_declares_is_checked_where_it_is_registered(attributes: dict[str, Any], said: str) -> None:
+    with pytest.raises(normec.BadInput, match=rf"algorithm Changed\.{said}"):
+        normec.register("changed")(changed(**attributes))
+    assert "changed" not in REGISTRY
+
+
+def fails(self: Any, *given: Any) -> Any:
+    raise KeyError("v_hut")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"operator": property(lambda self: 0.5)}, "operator is float. Return a normec.operators.Operator"),
+        ({"operator": property(fails)}, r"operator failed on zero rows \(KeyError: 'v_hut'\). Correct it"),
+        ({"client": fails}, "client failed on zero rows"),
+        ({"client": lambda self, u, m, c: (u, m, u)}, "client returned tuple. Return normec.ClientStep"),
+        ({"client": lambda self, u, m, c: ClientStep(u.sum(0), m, u)}, r"client returned message of shape \(12,\)"),
+        ({"client": lambda self, u, m, c: ClientStep(u.half(), m, u)}, "client returned message of .*float16. Return a tensor"),
+        ({"client": lambda self, u, m, c: ClientStep(u, (), u)}, "client returned a tuple of 0 for its slots. Return a tuple of 1: v"),
+        ({"client": lambda self, u, m, c: ClientStep(u, m[0], u)}, "client returned Tensor for its slots"),
+        ({"client": lambda self, u, m, c: ClientStep(u, m, None)}, "client returned residual of type NoneType"),
+        ({"server": lambda self, s, mean, rate: mean}, "server returned Tensor. Return a pair"),
+        ({"server": lambda self, s, mean, rate: (mean, mean)}, "server returned Tensor for its slots. Return a tuple of 1: v_hat"),
+        ({"server": lambda self, s, mean, rate: (1.0, s)}, "server returned direction of type float"),
+    ],
+)
+def test_what_functions_return_is_checked_before_a_run(monkeypatch: pytest.MonkeyPatch, attributes: dict[str, Any], said: str) -> None:
+    monkeypatch.setattr("normec.algorithms.base.REGISTRY", dict(REGISTRY))
+    kind = normec.register("changed")(changed(**attributes))
+    for call in (lambda: normec.contract.check(kind), lambda: quadratic([np.ones((2, 12))], algorithm=kind())):
+        with pytest.raises(normec.BadInput, match=rf"algorithm Changed\.{said}"):
+            call()
+
+
+def test_the_contract_is_found_from_the_package_and_only_when_asked() -> None:
+    script = "import sys, normec; assert 'normec.contract' not in sys.modules and 'torch' not in sys.modules; normec.contract.check"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert (Path(normec.__file__).parent / "py.typed").is_file()
+    normec.contract.check(normec.FedAvg)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,36 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, model: Any, dtype: str) ->
 
 def test_a_factory_without_a_name_must_be_given(tmp_path: Path) -> None:
     run = trained(lambda: nn.Linear(6, 3), tmp_path)
-    with pytest.raises(normec.BadInput, match=r"made by a function without a name to import\. Give that factory"):
+    with pytest.raises(normec.BadInput, match=r"made by a function without a name to import\. Give that module"):
         normec.load_model(tmp_path)
     x = torch.from_numpy(X)
     assert torch.equal(normec.load_model(tmp_path, lambda: nn.Linear(6, 3))(x), run.model(x))
     with pytest.raises(normec.BadInput, match="makes another module"):
         normec.load_model(tmp_path, lambda: nn.Linear(6, 4))
+
+
+def test_a_module_is_copied_and_stays_as_it_is(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    module[0].bias.requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    run = trained(module, tmp_path / "given")
+    assert run.model is not module and module.training and all(p.grad is None for p in module.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert torch.equal(run.model[0].bias, before["0.bias"]) and not torch.equal(run.model[0].weight, before["0.weight"])
+    made = trained(lambda: copy.deepcopy(module), tmp_path / "made")
+    assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), made.model.parameters(), strict=True))
+    x = torch.from_numpy(X)
+    assert torch.equal(normec.load_model(tmp_path / "given", module)(x), run.model.eval()(x))
+    assert trained(nn.Sequential(nn.Linear(6, 3)), tmp_path / "again", "float64").model[0].weight.dtype == torch.float64
+
+
+def test_a_module_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
+    module = nn.Linear(6, 3)
+    module.lock = threading.Lock()
+    with pytest.raises(normec.BadInput, match="model: Linear cannot be copied; give a function that makes it"):
+        trained(module, tmp_path)
+    with pytest.raises(normec.BadInput, match=r"model='mlp' cannot be called. Give a torch.nn.Module, or a function that makes one"):
+        trained("mlp", tmp_path)
 
 
 class Extra(nn.Linear):

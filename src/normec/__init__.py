@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from normec.version import __version__
 
 if TYPE_CHECKING:
+    from normec import contract
     from normec.algorithms import (
         DPSGD,
         EF14,
@@ -73,12 +74,18 @@ __all__ = [
     "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "Evaluation",
     "FedAvg",
     "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
-    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "federation_from_huggingface",
+    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "contract", "federation_from_huggingface",
     "federation_from_partitioner", "load_model", "register", "train",
 ]  # fmt: skip
 
 
+_PARTS = ("contract",)
+"""Modules that belong to the public names."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"normec.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'normec' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME_OF[name]), name)

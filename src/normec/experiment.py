@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normec.algorithms import Algorithm, Descent, ServerStep
+from normec.algorithms.trial import check_functions
 from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
 from normec.errors import BadInput, count
@@ -142,6 +143,8 @@ def prepare(experiment: Experiment) -> Plan:
         raise BadInput("engine.workers", problem)
     algorithm.check_local(experiment.local)
     algorithm.check_dimension(model.d)
+    if not type(algorithm).__module__.startswith("normec."):
+        check_functions(algorithm, model.d, engine.torch_dtype)
     mechanism, delta = mechanism_for(
         experiment.privacy, algorithm, experiment.participation, clients=len(data), rounds=experiment.schedule.rounds, d=model.d
     )
@@ -211,9 +214,9 @@ def _check_types(experiment: Experiment) -> None:
     if type(experiment.privacy) is not Privacy:
         problem = f" is a {type(experiment.privacy).__name__}, a subclass that may promise something else."
         raise BadInput("privacy", f"{problem} Give a normec.Privacy.")
-    for name in ("model", "loss"):
+    for name, wanted in (("model", "torch.nn.Module, or a function that makes one"), ("loss", "function")):
         if not callable(getattr(experiment, name)):
-            raise BadInput(name, f"={getattr(experiment, name)!r:.60} cannot be called. Give a function.")
+            raise BadInput(name, f"={getattr(experiment, name)!r:.60} cannot be called. Give a {wanted}.")
 
 
 def _check_labels(experiment: Experiment) -> None:

@@ -26,8 +26,8 @@ def saved_as(plan: Plan) -> dict[str, Any]:
 def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
     """The trained model of a run's folder, on the CPU and in evaluation mode.
 
-    model: its factory, needed unless the model is a built-in one. What a folder names of other code is never run: a folder may
-    come from anyone.
+    model: its factory, or a module like it, needed unless the model is a built-in one. What a folder names of other code is never
+    run: a folder may come from anyone.
 
     Raises:
         BadInput: for a folder without a model, and for a factory that makes another module.
@@ -44,8 +44,8 @@ def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
     except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
     if model is None and (known is None or known.name not in MODELS):
-        made = f"was made by {known.name}" if known else "was made by a function without a name to import"
-        raise BadInput("model", f": the model of {folder} {made}. Give that factory: normec.load_model(folder, model=FACTORY).")
+        made = f"was made by {known.name}" if known else "was given as a module, or made by a function without a name to import"
+        raise BadInput("model", f": the model of {folder} {made}. Give that module or function: normec.load_model(folder, model=MODEL).")
     module = build(model or factory(known or Model()), sample, classes, seed=0)
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     module = module.to(kinds.pop()) if len(kinds) == 1 else module

@@ -63,7 +63,8 @@ def train(
     """Trains a model on a federation, with the privacy that is asked for.
 
     server: the server's step on the model, `normec.ServerMomentum()` or `normec.ServerAdam()`; by default the plain one.
-    model: makes the torch.nn.Module; it may ask for `input_shape` and `classes`. loss: (outputs, targets) → batch mean.
+    model: a torch.nn.Module, which is copied and stays as it is; or a function that makes one, and may ask for `input_shape` and
+    `classes`. loss: (outputs, targets) → batch mean.
     evaluation: `normec.Evaluation(metrics=("torchmetrics.classification:MulticlassF1Score",))` adds metrics to loss and accuracy.
     theory: `normec.Theory(check=True)` puts a verdict of the convergence theorems into the summary.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.

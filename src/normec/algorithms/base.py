@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from normec.algorithms.declared import check_declaration
 from normec.errors import BadInput
 from normec.imports import load_object, looks_like_import_path
 from normec.local import LocalMethod
@@ -187,6 +188,7 @@ def register(name: str) -> Callable[[A], A]:
         same_script = "__main__" in (known.__module__, kind.__module__)  # run, and imported too
         if known.__qualname__ != kind.__qualname__ or not (same_script or known.__module__ == kind.__module__):
             raise BadInput("algorithm.name", f"={name!r} is already registered. Choose another name.")
+        check_declaration(kind, Algorithm)
         kind.name = name
         REGISTRY[name] = kind
         return kind

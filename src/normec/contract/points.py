@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.algorithms import REGISTRY, Algorithm, Context, client_step
+from normec.algorithms import Algorithm, Context, algorithm_kind, client_step
+from normec.algorithms.trial import check_functions
 from normec.contract.small_runs import (
     CENTRES,
     CLIENTS,
@@ -41,7 +42,6 @@ from normec.experiment import prepare
 from normec.operators import Identity, row_norms
 from normec.participation import Fixed, Full, Participation
 from normec.privacy import Mechanism, Privacy
-from normec.settings import choose
 from normec.training import execute
 
 NEUTRAL: dict[str, Any] = {"server_normalize": False, "prox": 0.0}
@@ -52,21 +52,22 @@ class ContractBroken(NormecError):
     """An algorithm does not keep a point of the contract."""
 
 
-def check(name: str) -> None:
-    """Puts the algorithm registered under `name`, with its default settings, through every point.
+def check(name: str | type[Algorithm]) -> None:
+    """Puts the algorithm registered under `name`, or that class, with its default settings, through every point.
 
     Raises:
         ContractBroken: naming the point and what was found.
-        BadInput: where no such algorithm is registered.
+        BadInput: where no such algorithm is registered, or its functions do not return what they should.
     """
     algorithm = example(name)
+    check_functions(algorithm, D, torch.float64)
     for point in POINTS:
         point(algorithm)
 
 
-def example(name: str) -> Algorithm:
+def example(name: str | type[Algorithm]) -> Algorithm:
     """An algorithm with its default settings, except that it keeps few of the contract's few parameters."""
-    kind = choose("algorithm.name", name, REGISTRY)
+    kind = algorithm_kind("algorithm.name", getattr(name, "name", name))
     return kind(**({"k": 3} if "k" in kind.model_fields else {}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from normec.models.text import CharLM
 from normec.settings import Positive, Settings, Text
 
 Factory = Callable[..., nn.Module]
+"""Makes a module; or a module itself, of which each run takes a copy."""
 Weights = Annotated[tuple[Positive, ...], Field(strict=False, description="a list of numbers > 0, one for each class")]
 
 
@@ -83,6 +85,8 @@ def address(make: Factory) -> dict[str, str] | None:
     if isinstance(make, functools.partial):
         inner = address(make.func)
         return None if inner is None or make.args or set(make.keywords) != {"norm"} else inner | {"norm": str(make.keywords["norm"])}
+    if isinstance(make, nn.Module):
+        return None
     for name, known in MODELS.items():
         if make is known:
             return {"name": name}
@@ -102,7 +106,7 @@ def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.Module:
-    """The module of a factory, with its random initialisation drawn from `seed`.
+    """The module of a factory, with its random initialisation drawn from `seed`; or a copy of a module that is given.
 
     A factory may ask for `input_shape` (of one sample) and `classes` by those parameter names, or for nothing.
 
@@ -114,10 +118,14 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.M
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            asked = inspect.signature(make).parameters
-            module = make(**{name: value for name, value in offered.items() if name in asked})
+            if isinstance(make, nn.Module):
+                label, module = type(make).__name__, copy.deepcopy(make)
+            else:
+                asked = inspect.signature(make).parameters
+                module = make(**{name: value for name, value in offered.items() if name in asked})
         except (Exception, SystemExit) as error:  # whatever a user's factory raises
-            raise BadInput("model", f": {label} failed ({type(error).__name__}: {error}).") from error
+            failed = "cannot be copied; give a function that makes it" if isinstance(make, nn.Module) else "failed"
+            raise BadInput("model", f": {label} {failed} ({type(error).__name__}: {error}).") from error
     if not isinstance(module, nn.Module):
         raise BadInput("model", f": {label} returned {type(module).__name__}. Return a torch.nn.Module.")
     for name, parameter in module.named_parameters():

@@ -1,0 +1,78 @@
+"""Whether a class declares what an algorithm needs: checked when it is registered."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+from normec.errors import BadInput
+
+if TYPE_CHECKING:
+    from normec.algorithms.base import Algorithm
+
+PROPERTIES = ("operator", "convergence", "everyone_computes", "starts_from_updates", "proximal")
+
+
+def check_declaration(kind: type[Algorithm], base: type[Algorithm]) -> None:
+    """That a subclass of Algorithm (`base`) declares what it needs, each of the right kind.
+
+    Raises:
+        BadInput: naming the class and the attribute.
+    """
+    for name in PROPERTIES:
+        held = inspect.getattr_static(kind, name)
+        if name in kind.model_fields or (inspect.isroutine(held) and not isinstance(held, functools.cached_property)):
+            raise wrong(kind, name, "is no property. Write @property above it")
+    needed = ("operator", "client", "server")
+    starts = inspect.getattr_static(kind, "starts_from_updates") is not inspect.getattr_static(base, "starts_from_updates")
+    for name in (*needed, "start") if starts else needed:
+        if inspect.getattr_static(kind, name) is inspect.getattr_static(base, name):
+            raise wrong(kind, name, "is missing. Define it, as in the docstring of normec.Algorithm")
+    for name in ("client", "server", "correction", "start", "update_scale", "check_dimension", "check_local"):
+        if not callable(getattr(kind, name)):
+            raise wrong(kind, name, "is no function. Define it with def")
+    for name in ("client_slots", "server_slots"):
+        slots = getattr(kind, name)
+        if not isinstance(slots, tuple) or not all(isinstance(slot, str) and slot.isidentifier() for slot in slots):
+            raise wrong(kind, name, f'={slots!r} is no tuple of names. Write such as ("v",), with the comma, or () for none')
+        if len(set(slots)) != len(slots):
+            raise wrong(kind, name, f"={slots!r} holds a name twice. Give different names")
+    _check_facts(kind)
+
+
+def _check_facts(kind: type[Algorithm]) -> None:
+    """What tables and searches read."""
+    for name, types, wanted in (
+        ("vectors_down", (int,), "a whole number >= 1"),
+        ("one_gradient", (bool,), "True or False"),
+        ("paper", (str,), "a string"),
+        ("guarantee", (str,), "a string"),
+        ("year", (int, type(None)), "a whole number or None"),
+        ("tuned", (dict,), "a dict of settings and (low, high), 0 < low <= high"),
+    ):
+        value = getattr(kind, name)
+        below = (name == "vectors_down" and type(value) is int and value < 1) or (
+            name == "tuned" and isinstance(value, dict) and not _are_ranges(value)
+        )
+        if type(value) not in types or below:
+            raise wrong(kind, name, f"={value!r} must be {wanted}")
+    for name in kind.tuned:
+        if name not in kind.model_fields:
+            raise wrong(kind, "tuned", f" names {name!r}, which is none of its settings ({', '.join(kind.model_fields)})")
+
+
+def _are_ranges(tuned: dict[str, Any]) -> bool:
+    return all(map(_is_range, tuned.values()))
+
+
+def _is_range(ends: Any) -> bool:
+    numbers = isinstance(ends, tuple | list) and len(ends) == 2 and all(isinstance(end, int | float) for end in ends)
+    return numbers and 0 < ends[0] <= ends[1] < math.inf
+
+
+def wrong(kind: type, name: str, problem: str) -> BadInput:
+    """The error that an attribute of a class is not as it must be."""
+    space = "" if problem.startswith(("=", " ")) else " "
+    return BadInput(f"algorithm {kind.__name__}.{name}", f"{space}{problem}.")

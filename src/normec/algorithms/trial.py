@@ -1,0 +1,71 @@
+"""An algorithm's functions, tried on a few rows before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from normec.algorithms.base import Algorithm, ClientStep, Context
+from normec.algorithms.declared import wrong
+from normec.errors import BadInput
+from normec.operators import Operator
+
+ROWS = 2
+"""Clients of the trial."""
+
+R = TypeVar("R")
+
+
+def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
+    """That an algorithm's functions take zero rows (2, d) and return what they should.
+
+    Raises:
+        BadInput: naming the function and what it returned, or how it failed.
+    """
+    kind, rows, vector = type(algorithm), torch.zeros(ROWS, d, dtype=dtype), torch.zeros(d, dtype=dtype)
+    operator = _called(kind, "operator", lambda: algorithm.operator)
+    bound = getattr(operator, "bound", None)
+    if not isinstance(operator, Operator) or not isinstance(bound, int | float) or not bound > 0:
+        shown = f"{type(operator).__name__} with bound {bound!r}" if isinstance(operator, Operator) else type(operator).__name__
+        raise wrong(kind, "operator", f"is {shown}. Return a normec.operators.Operator whose bound is a number > 0")
+    memory = tuple(rows.clone() for _ in algorithm.client_slots)
+    state = tuple(vector.clone() for _ in algorithm.server_slots)
+    context = Context(state, lambda: torch.full((ROWS, d), 0.5, dtype=dtype))
+    step = _called(kind, "client", lambda: algorithm.client(rows, memory, context))
+    if not isinstance(step, ClientStep):
+        raise wrong(kind, "client", f"returned {type(step).__name__}. Return normec.ClientStep(message, memory, residual)")
+    _check_vectors(kind, "client", {"message": step.message, "residual": step.residual}, rows)
+    _check_slots(kind, "client", step.memory, algorithm.client_slots, rows)
+    found = _called(kind, "server", lambda: algorithm.server(state, vector, 1.0))
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise wrong(kind, "server", f"returned {type(found).__name__}. Return a pair: the direction, and the new state as a tuple")
+    _check_vectors(kind, "server", {"direction": found[0]}, vector)
+    _check_slots(kind, "server", found[1], algorithm.server_slots, vector)
+
+
+def _called(kind: type, name: str, call: Callable[[], R]) -> R:
+    try:
+        return call()
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise wrong(kind, name, f"failed on zero rows ({type(error).__name__}: {reason}). Correct it") from error
+
+
+def _check_slots(kind: type, name: str, found: Any, slots: tuple[str, ...], like: Tensor) -> None:
+    if not isinstance(found, tuple) or len(found) != len(slots):
+        held = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
+        wanted = f"a tuple of {len(slots)}: {', '.join(slots)}" if slots else "(), since no slots are declared"
+        raise wrong(kind, name, f"returned {held} for its slots. Return {wanted}")
+    _check_vectors(kind, name, dict(zip(slots, found, strict=True)), like)
+
+
+def _check_vectors(kind: type, name: str, found: dict[str, Any], like: Tensor) -> None:
+    for key, value in found.items():
+        if not isinstance(value, Tensor) or value.shape != like.shape or value.dtype != like.dtype:
+            held = f"shape {tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
+            raise wrong(kind, name, f"returned {key} of {held}. Return a tensor of shape {tuple(like.shape)} and {like.dtype}")
