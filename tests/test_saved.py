@@ -97,7 +97,7 @@ def test_state_that_is_no_tensor_is_left_to_the_factory(tmp_path: Path) -> None:
 
 def test_a_folder_runs_no_code_that_it_names(tmp_path: Path) -> None:
     trained(own_factory, tmp_path)
-    with pytest.raises(normec.BadInput, match=r"made by test_saved:own_factory\. Give that factory"):
+    with pytest.raises(normec.BadInput, match=r"made by test_saved:own_factory\. Give that module or function"):
         normec.load_model(tmp_path)
     named = {"model": json.dumps({"factory": {"name": "os:abort"}, "input_shape": [6], "classes": 3})}
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata=named)

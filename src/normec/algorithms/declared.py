@@ -5,17 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from normec.errors import BadInput
-
-if TYPE_CHECKING:
-    from normec.algorithms.base import Algorithm
 
 PROPERTIES = ("operator", "convergence", "everyone_computes", "starts_from_updates", "proximal")
 
 
-def check_declaration(kind: type[Algorithm], base: type[Algorithm]) -> None:
+def check_declaration(kind: type[Any], base: type[Any]) -> None:
     """That a subclass of Algorithm (`base`) declares what it needs, each of the right kind.
 
     Raises:
@@ -42,7 +39,7 @@ def check_declaration(kind: type[Algorithm], base: type[Algorithm]) -> None:
     _check_facts(kind)
 
 
-def _check_facts(kind: type[Algorithm]) -> None:
+def _check_facts(kind: type[Any]) -> None:
     """What tables and searches read."""
     for name, types, wanted in (
         ("vectors_down", (int,), "a whole number >= 1"),

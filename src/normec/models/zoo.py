@@ -113,13 +113,13 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.M
     Raises:
         BadInput: where the factory fails or returns no torch.nn.Module.
     """
-    label = getattr(make, "__qualname__", repr(make))
+    label = type(make).__name__ if isinstance(make, nn.Module) else getattr(make, "__qualname__", repr(make))
     offered: dict[str, Any] = {"input_shape": tuple(sample.shape), "classes": classes}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             if isinstance(make, nn.Module):
-                label, module = type(make).__name__, copy.deepcopy(make)
+                module = copy.deepcopy(make)
             else:
                 asked = inspect.signature(make).parameters
                 module = make(**{name: value for name, value in offered.items() if name in asked})
