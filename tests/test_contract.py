@@ -220,7 +220,6 @@ def method(self: Any) -> Any:
     [
         ({"operator": method}, "operator is no property. Write @property above it"),
         ({"everyone_computes": lambda self: True}, "everyone_computes is no property"),
-        ({"convergence": lambda self: "none"}, "convergence is no property"),
         ({"operator": None}, "operator is missing. Define it"),
         ({"client": None}, "client is missing"),
         ({"server": None}, "server is missing"),

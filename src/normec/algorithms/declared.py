@@ -9,7 +9,7 @@ from typing import Any
 
 from normec.errors import BadInput
 
-PROPERTIES = ("operator", "convergence", "everyone_computes", "starts_from_updates", "proximal")
+PROPERTIES = ("operator", "everyone_computes", "starts_from_updates", "proximal")
 
 
 def check_declaration(kind: type[Any], base: type[Any]) -> None:
