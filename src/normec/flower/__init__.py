@@ -8,7 +8,8 @@ if importlib.util.find_spec("flwr") is None:
     raise BadInput("normec.flower", " needs Flower, which is not installed. Install it: pip install 'flwr>=1.42,<1.43'")
 
 from normec.flower.client import ClientMod
+from normec.flower.evaluation import ClientEvaluation
 from normec.flower.owner import Owner
 from normec.flower.strategy import Strategy
 
-__all__ = ["ClientMod", "Owner", "Strategy"]
+__all__ = ["ClientEvaluation", "ClientMod", "Owner", "Strategy"]

@@ -15,9 +15,10 @@ from torch import Tensor
 from normec.algorithms import Context as AlgorithmContext
 from normec.algorithms import client_step
 from normec.errors import BadInput
+from normec.flower.index import TRAINING
 from normec.flower.keeper import Keeper
 from normec.flower.layout import Layout
-from normec.flower.owner import Owner
+from normec.flower.owner import EVALUATION, Owner
 from normec.flower.terms import Terms
 from normec.flower.wire import RECORD, Answer, Instruction, plain
 from normec.noise import to_lattice
@@ -52,9 +53,11 @@ class ClientMod:
             instruction = Instruction.read(message.content.config_records[RECORD])
             answer = Answer(owner.client_id, instruction.experiment, instruction.round, instruction.attempt)
             with Keeper(owner, instruction.experiment, instruction.terms) as keeper:
-                keeper.check()
+                keeper.check(EVALUATION if instruction.task == "evaluate" else TRAINING)
                 if instruction.task == "train":
                     answer = _train(message, context, call_next, keeper, instruction)
+                elif instruction.task == "evaluate":
+                    answer = _evaluate(message, context, call_next, keeper, instruction)
         except BadInput as error:
             log.warning("refused: %s", plain(str(error)))
             answer = replace(answer, refused=_without_paths(str(error), context))
@@ -104,6 +107,36 @@ def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, 
     if ledger is not None:
         ledger.commit(instruction.round, _fingerprint(sent), **({} if hidden else {"participants": [0], "exposure": 1.0}))
     return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
+
+
+def _evaluate(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:
+    """What this client's own data say of the model, as the vector that the terms allow."""
+    terms, mechanism = instruction.terms, instruction.terms.evaluation_mechanism
+    keeper.begin(instruction.attempt)
+    ledger = keeper.intend(instruction.round, EVALUATION) if mechanism.trust != "none" else None
+    if ledger is None:
+        keeper.owner.mark_unprotected()
+    values = _metrics(message, context, call_next, mechanism)
+    sent = _protected(terms.evaluation.message(values, mechanism), mechanism, transmits=True) if terms.evaluation else None
+    if ledger is not None:
+        ledger.commit(instruction.round, _fingerprint(sent))
+    hidden = mechanism.trust == "central"
+    return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
+
+
+def _metrics(message: Message, context: Context, call_next: Next, mechanism: Mechanism) -> dict[str, object] | None:
+    """What the evaluate function has returned; None where it failed, under privacy: an error would tell of the data."""
+    del message.content[RECORD]
+    try:
+        reply = call_next(message, context)
+        if reply.has_error():
+            raise RuntimeError(f"the evaluate function answered with an error: {reply.error.reason}")
+        return {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
+    except Exception:
+        if mechanism.trust == "none":
+            raise
+        log.exception("the evaluate function failed; this client's metrics count as zero")
+        return None
 
 
 def _update(message: Message, context: Context, call_next: Next, layout: Layout, terms: Terms) -> Tensor:

@@ -16,7 +16,7 @@ from normec.algorithms import Slots
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
 from normec.flower.index import ATTEMPT, MEMORY, TRAINING, Account, Index, Mark, mark_of, read_attempt, read_memory_mark
-from normec.flower.owner import PATIENCE, Owner
+from normec.flower.owner import EVALUATION, PATIENCE, Owner
 from normec.flower.terms import Terms
 from normec.privacy import Mechanism
 from normec.privacy.ledger import Ledger, read
@@ -178,10 +178,12 @@ class Keeper:
         return read(path) if path.exists() else None
 
     def _mechanism(self, of: str) -> Mechanism:
-        return self.terms.own_account()
+        return self.terms.evaluation_mechanism if of == EVALUATION else self.terms.own_account()
 
     def _header(self, of: str) -> dict[str, Any]:
-        privacy = self.terms.privacy
+        privacy, evaluation = self.terms.privacy, self.terms.evaluation
+        if of == EVALUATION and evaluation is not None:
+            privacy = privacy.model_copy(update={"client_limit": None, "delta": evaluation.delta})
         return ledger_header(self._mechanism(of), privacy, privacy.delta, "of the client")
 
     def _zeros(self) -> Slots:

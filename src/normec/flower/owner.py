@@ -99,9 +99,13 @@ class Owner(Settings):
         if self.adjacency == "replace-one" != terms.privacy.adjacency:
             problem = f"={terms.privacy.adjacency!r} protects less than this client's owner asks for (adjacency='replace-one')."
             raise BadInput("privacy.adjacency", problem)
+        noises = {"privacy": noise}
+        if terms.evaluation is not None:
+            noises["evaluation"] = terms.evaluation.noise_multiplier or 0.0
+        section, noise = min(noises.items(), key=lambda each: each[1])
         if self.min_noise_multiplier is not None and not noise >= self.min_noise_multiplier:
             problem = f"={noise:g} is below the {self.min_noise_multiplier:g} that this client's owner asks for (min-noise-multiplier)."
-            raise BadInput("privacy.noise_multiplier", problem)
+            raise BadInput(f"{section}.noise_multiplier", problem)
         if (self.limited or self.trust != "none") and not terms.mechanism.private:
             raise BadInput("privacy", " spends ε = ∞, and this client's owner has set limits.")
 

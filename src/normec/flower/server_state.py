@@ -18,6 +18,7 @@ from torch import Tensor
 from normec.algorithms import ServerStep, Slots
 from normec.errors import BadInput
 from normec.files import write_atomically
+from normec.flower.evaluations import Evaluations
 from normec.flower.keeper import NEVER, check_hex
 from normec.flower.layout import Layout
 from normec.flower.terms import Terms
@@ -55,6 +56,7 @@ class ServerState:
     steps: Slots
     experiment: str
     ledger: Ledger | None = None
+    evaluations: Evaluations | None = None
     clients: tuple[str, ...] = ()
     nodes: dict[str, str] = field(default_factory=dict)
     settled: dict[str, str] = field(default_factory=dict)
@@ -93,6 +95,8 @@ class ServerState:
             experiment=secrets.token_hex(16),
         )
         state._resume()
+        if terms.evaluation is not None:
+            state.evaluations = Evaluations(folder.path / "evaluation", terms, terms.evaluation)
         return state
 
     def _resume(self) -> None:
@@ -147,6 +151,11 @@ class ServerState:
             self.ledger.intent(self.rounds_done)
         self.cohort = self.mechanism.cohort(exposure, self.rounds_done, self.streams)
 
+    def begin_evaluation(self, evaluations: Evaluations) -> None:
+        """The clients are asked what their own data say of the model after the rounds that are done."""
+        self.attempt = _newer_than(self.attempt)
+        evaluations.begin(self.rounds_done - 1)
+
     def transmits(self, client: str) -> bool:
         """Whether a client is in the cohort of this attempt."""
         return bool(self.cohort[self.clients.index(client)])
@@ -179,6 +188,7 @@ class ServerState:
         summary = {
             **claim_table(self.mechanism, self._claimed(), self.claim(), privacy.delta, privacy.noise),
             "algorithm": self.terms.algorithm.name,
+            **({"evaluation": self.evaluations.claim(self._claimed(), privacy.delta)[1]} if self.evaluations else {}),
             "convergence": str(guarantee(self.terms.algorithm, self.optimizer, None, self.mechanism)),
             **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},
             "rounds": last["round"],
@@ -194,7 +204,9 @@ class ServerState:
     def claim(self) -> Claim:
         """What is promised for the planned rounds, or for those that the ledger counts where these are more or the run has ended."""
         limit, exposure = self.terms.privacy.client_limit, float(self._exposure().max()) if self.clients else 0.0
-        return state_claim(self.mechanism, self._claimed(), self.terms.privacy.delta or 0.0, exposure, limit)
+        claim = state_claim(self.mechanism, self._claimed(), self.terms.privacy.delta or 0.0, exposure, limit)
+        beside = self.evaluations.claim(self._claimed(), self.terms.privacy.delta)[0] if self.evaluations else ""
+        return claim._replace(sentence=claim.sentence + beside)
 
     def _claimed(self) -> Spent:
         counted = self.ledger.counted() if self.ledger else 0

@@ -15,18 +15,19 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from normec.algorithms import Algorithm, Descent, ServerStep
-from normec.errors import BadInput, NormecError, TrainingFailed
+from normec.errors import BadInput, NormecError, TrainingFailed, count
+from normec.flower.evaluation import ClientEvaluation
 from normec.flower.keeper import NEVER
 from normec.flower.layout import Layout, Model
 from normec.flower.roster import Replies, Roster
 from normec.flower.server_state import ServerState
 from normec.flower.terms import Sizes, Terms
-from normec.flower.wire import RECORD, Answer, Instruction
+from normec.flower.wire import RECORD, Answer, Instruction, Task
 from normec.folder import RunFolder
 from normec.noise import to_lattice
 from normec.operators import LARGEST_NORM, row_norms
 from normec.participation import Full, Participation
-from normec.privacy import Privacy
+from normec.privacy import Mechanism, Privacy
 
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 
@@ -43,6 +44,7 @@ class Strategy(FlowerStrategy):
     sum of the stepsizes of a client's local steps, by which its update is divided. clients: M, whose number is part of the
     accounting. folder: where the server's state, metrics and ledger lie; an experiment that is there goes on where it
     stands. trained: the names of the model's arrays that are trained, by default all. seed: of the cohorts, without privacy.
+    evaluation: what the clients are asked of the model on data of their own, which is accounted by itself; by default nothing.
     wait: seconds until all clients must have connected. moved: names of clients whose node has another key from now on: each
     of them is bound anew, to the first node that says it.
     """
@@ -61,11 +63,12 @@ class Strategy(FlowerStrategy):
         seed: int = 42,
         wait: float = 600.0,
         moved: Sequence[str] = (),
+        evaluation: ClientEvaluation | None = None,
     ) -> None:
         self.algorithm, self.privacy, self.participation = algorithm, privacy, participation or Full()
         self.server = server or Descent()
         self.local_lr, self.clients, self.trained, self.seed, self.wait = local_lr, clients, trained, seed, wait
-        self.moved = frozenset(moved)
+        self.moved, self.evaluation = frozenset(moved), evaluation
         self.folder = RunFolder(Path(folder))
         self.roster = Roster()
         self.sent: dict[int, str] = {}
@@ -87,7 +90,7 @@ class Strategy(FlowerStrategy):
         initial_arrays: the model where it starts. Best its module, of which it is known what is trained (what requires
         gradients) and what is tied, one parameter under several names; or its state dict, or an array record of it.
         timeout: seconds to wait for a round's replies. evaluate_fn: of the server's own data, as in Flower; its numbers
-        enter the metrics. Nodes are not asked to evaluate: what they would answer, no noise protects.
+        enter the metrics. Nodes evaluate where `evaluation` says so.
 
         Raises:
             BadInput: before the first round, for settings or a folder that cannot be used.
@@ -97,6 +100,8 @@ class Strategy(FlowerStrategy):
         self.arrays, self.layout = Layout.of_model(initial_arrays, self.trained)
         sizes = Sizes(local_lr=self.local_lr, clients=self.clients, rounds=num_rounds, parameters=self.layout.d)
         self.terms = Terms.settled(self.algorithm, self.participation, self.privacy, sizes)
+        if self.evaluation is not None:
+            self.terms = self.terms.evaluated(self.evaluation)
         result, self.timeout = Result(), timeout
         with self.folder.open(resume=self.folder.holds_run):
             self.state = ServerState.open(self.folder, self.terms, self.server, self.layout, self.layout.flat(self.arrays), self.seed)
@@ -118,6 +123,10 @@ class Strategy(FlowerStrategy):
                 arrays, counts = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = counts
                 self.state.ended(counts, _evaluated(evaluate_fn, current, arrays, result))
+                asked = self.configure_evaluate(current, arrays, evaluate_config or ConfigRecord(), grid)
+                found = self.aggregate_evaluate(current, grid.send_and_receive(asked, timeout=timeout)) if asked else None
+                if found is not None:
+                    result.evaluate_metrics_clientapp[current] = found
             log.info("ends after %s", self.state.where())
             summary = self.state.finish(self.layout.tensors(arrays))
         log.info(summary["claim"])
@@ -160,13 +169,29 @@ class Strategy(FlowerStrategy):
             counts["participants"] = len(messages)
         return self._current(), MetricRecord(counts)
 
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """None: clients' own evaluations would leave them without noise."""
-        return []
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """What every client is asked of the model after a round, where an evaluation is due."""
+        state, asked = self.state, sorted(self.roster.node_of.items())
+        if state.evaluations is None or not asked or not state.evaluations.due(server_round):
+            return []
+        state.begin_evaluation(state.evaluations)
+        self.sent = {node: client for client, node in asked}
+        content = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
+        return [self._message(node, client, content, task="evaluate") for client, node in asked]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """None, as nobody was asked."""
-        return None
+        """The clients' metrics: their mean over samples without privacy, over clients and with noise otherwise."""
+        state, evaluations = self.state, self.state.evaluations
+        if evaluations is None:
+            return None
+        mechanism, found = evaluations.mechanism, self.roster.collect(self.sent, replies, self._check_metrics)
+        result = evaluations.end(state.rounds_done - 1, [answer.message for answer in found.answers.values() if answer.message is not None])
+        if not result:
+            return None
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
+        noise = "with noise" if mechanism.trust != "none" else "without noise"
+        log.info("evaluated by %s, %s: %s", count(len(found.answers), "client"), noise, shown)
+        return MetricRecord(dict(result))
 
     def summary(self) -> None:
         """Logs what runs, and what is promised, before anything starts."""
@@ -183,12 +208,12 @@ class Strategy(FlowerStrategy):
     def _greeting(self, node: int, patience: float = 0.0) -> Message:
         return self._message(node, None, {}, patience or self.timeout)
 
-    def _message(self, node: int, client: str | None, content: dict[str, Any], ttl: float | None = None) -> Message:
+    def _message(self, node: int, client: str | None, content: dict[str, Any], ttl: float | None = None, task: Task = "train") -> Message:
         state = self.state
         instruction = Instruction(
-            task="greet" if client is None else "train",
+            task="greet" if client is None else task,
             experiment=state.experiment,
-            round=min(state.rounds_done, state.mechanism.rounds - 1),
+            round=state.rounds_done - 1 if task == "evaluate" else min(state.rounds_done, state.mechanism.rounds - 1),
             attempt=state.attempt,
             settled=NEVER if client is None else state.settled.get(client, NEVER),
             transmits=client is not None and state.transmits(client),
@@ -197,27 +222,42 @@ class Strategy(FlowerStrategy):
             terms=self.terms,
         )
         records = RecordDict({**content, RECORD: instruction.record()})
-        return Message(records, dst_node_id=node, message_type="train", group_id=str(state.rounds_done + 1), ttl=ttl or self.timeout)
+        return Message(records, dst_node_id=node, message_type=task, group_id=str(state.rounds_done + 1), ttl=ttl or self.timeout)
 
     def _check(self, answer: Answer) -> None:
-        """Refuses an answer to something else, or a message that no honest client sends.
+        """Refuses an answer to something else than this round's training, or a message that no honest client sends."""
+        mechanism = self.state.mechanism
+        wanted = mechanism.trust == "central" or self.state.transmits(answer.client)
+        self._check_answer(answer, self.state.rounds_done, mechanism, self.layout.d if wanted else None)
+
+    def _check_metrics(self, answer: Answer) -> None:
+        """The same of an evaluation."""
+        evaluations = self.state.evaluations
+        if evaluations is not None:
+            weight = 1 if evaluations.mechanism.trust == "none" else 0
+            number = len(evaluations.evaluation.metrics) + weight
+            self._check_answer(answer, self.state.rounds_done - 1, evaluations.mechanism, number)
+            if weight and answer.message is not None and not float(answer.message[0]) >= 0:
+                raise BadInput("reply", f" holds metrics of {float(answer.message[0]):g} samples.")
+
+    def _check_answer(self, answer: Answer, k: int, mechanism: Mechanism, d: int | None) -> None:
+        """Refuses an answer to something else than round k, or anything but a message (d,) of a norm that honest clients send.
 
         Raises:
             BadInput: saying why.
         """
-        state, mechanism = self.state, self.state.mechanism
-        for name, asked in (("experiment", state.experiment), ("attempt", state.attempt), ("round", state.rounds_done)):
+        for name, asked in (("experiment", self.state.experiment), ("attempt", self.state.attempt), ("round", k)):
             if getattr(answer, name) != asked:
                 raise BadInput("reply", f" is to another {name} ({getattr(answer, name)!r:.50}, not {asked!r}).")
-        wanted = mechanism.trust == "central" or state.transmits(answer.client)
-        if (answer.message is not None) != wanted:
-            raise BadInput("reply", " holds no message." if wanted else " holds a message that nobody asked for.")
-        if answer.message is None:
+        if (answer.message is not None) != (d is not None):
+            raise BadInput("reply", " holds no message." if answer.message is None else " holds a message that nobody asked for.")
+        if answer.message is None or d is None:
             return
-        if answer.message.shape != (self.layout.d,):
-            raise BadInput("reply", f" holds a message of shape {tuple(answer.message.shape)}, not ({self.layout.d},).")
+        if answer.message.shape != (d,):
+            raise BadInput("reply", f" holds a message of shape {tuple(answer.message.shape)}, not ({d},).")
         norm = float(row_norms(answer.message[None].double())[0])
-        if not norm <= _longest(mechanism.bound, mechanism.noise_std if mechanism.trust == "local" else 0.0, self.layout.d):
+        bound = mechanism.bound if mechanism.trust != "none" or mechanism is self.state.mechanism else math.inf
+        if not norm <= _longest(bound, mechanism.noise_std if mechanism.trust == "local" else 0.0, d):
             raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
 
     def _check_anybody_answers(self, found: Replies) -> None:

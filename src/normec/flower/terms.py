@@ -10,6 +10,7 @@ from typing import Any
 from normec.algorithms import Algorithm
 from normec.algorithms.base import REGISTRY
 from normec.errors import BadInput
+from normec.flower.evaluation import ClientEvaluation
 from normec.participation import Full, Participation, participation_from_table
 from normec.privacy import Mechanism, Privacy
 from normec.privacy.mechanism import SMALLEST_NOISE
@@ -37,6 +38,7 @@ class Terms:
     participation: Participation
     privacy: Privacy
     sizes: Sizes
+    evaluation: ClientEvaluation | None = None
 
     @classmethod
     def settled(cls, algorithm: Algorithm, participation: Participation, privacy: Privacy, sizes: Sizes) -> Terms:
@@ -55,6 +57,14 @@ class Terms:
         sizes = sizes.model_copy(update={"rounds": mechanism.rounds})
         return cls(algorithm, participation, asked.privacy.model_copy(update=found), sizes)
 
+    def evaluated(self, evaluation: ClientEvaluation) -> Terms:
+        """The same terms, with evaluations by the clients as well.
+
+        Raises:
+            BadInput: for an evaluation that the trust model does not allow.
+        """
+        return replace(self, evaluation=evaluation.settled(self.privacy, self.sizes.clients, self.sizes.rounds))
+
     @property
     def mechanism(self) -> Mechanism:
         """The mechanism, which each party makes from the terms itself: nobody has to believe another's bound."""
@@ -72,9 +82,21 @@ class Terms:
         mechanism = self.mechanism
         return replace(mechanism, participation=Full()) if mechanism.trust == "local" else mechanism
 
+    @property
+    def evaluation_mechanism(self) -> Mechanism:
+        """The mechanism of the evaluations by the clients.
+
+        Raises:
+            BadInput: where there are none.
+        """
+        if self.evaluation is None:
+            raise BadInput("instruction", ": it asks for an evaluation, and the terms hold none.")
+        return self.evaluation.mechanism(self.privacy, self.sizes.clients, self.sizes.rounds)
+
     def table(self) -> dict[str, Any]:
         """Plain values, which `read` turns back."""
         return {
+            **({"evaluation": self.evaluation.table()} if self.evaluation else {}),
             "sizes": self.sizes.table(),
             "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
@@ -103,6 +125,7 @@ class Terms:
                 participation_from_table(table["participation"]),
                 Privacy.from_table("privacy", table["privacy"]),
                 Sizes.from_table("sizes", table["sizes"]),
+                ClientEvaluation.from_table("evaluation", table["evaluation"]) if "evaluation" in table else None,
             )
         except BadInput:
             raise
@@ -115,6 +138,8 @@ class Terms:
             raise BadInput("privacy.noise_multiplier", f"{problem} allows no round. Raise it, or leave client_limit out.")
         if terms.privacy.epsilon is not None or terms.privacy.stop_at is not None:
             raise BadInput("terms", " name an ε to be calibrated. Give the noise multiplier.")
+        if terms.evaluation is not None:
+            terms.evaluation.check(terms.privacy)
         if terms.privacy.trust != "none" and terms.privacy.noise != "secure":
             raise BadInput("privacy.noise", f"={terms.privacy.noise!r} is for simulation. What leaves a process needs noise='secure'.")
         return terms

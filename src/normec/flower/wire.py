@@ -26,7 +26,8 @@ LONGEST = 2000
 SHOWN = 400
 """Characters of another party's words that are shown."""
 
-Task = Literal["greet", "train"]
+Task = Literal["greet", "train", "evaluate"]
+TASKS: tuple[Task, ...] = ("greet", "train", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,13 @@ class Instruction:
             terms = Terms.read(str(record["terms"]))
         except KeyError as error:
             raise BadInput("instruction", f": {error} is missing. Does the server run the same version of normec?") from None
-        if task not in ("greet", "train") or transmits not in ("yes", "no "):
+        if task not in TASKS or transmits not in ("yes", "no "):
             raise BadInput("instruction", f": task={task!r:.40}, transmits={transmits!r:.40} are not known.")
         if not isinstance(k, int) or not 0 <= k < terms.sizes.rounds:
             raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}.")
         pairs = tuple(zip(copies[::2], copies[1::2], strict=False))
-        return cls("train" if task == "train" else "greet", experiment, k, attempt, settled, transmits == "yes", names, pairs, terms)
+        known = next(each for each in TASKS if each == task)
+        return cls(known, experiment, k, attempt, settled, transmits == "yes", names, pairs, terms)
 
 
 def plain(text: str, most: int = SHOWN) -> str:

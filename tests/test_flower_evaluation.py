@@ -1,0 +1,227 @@
+"""Evaluation by the clients on Flower: plain means without privacy; otherwise bounded, noised, and accounted by itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import normec
+from normec.errors import BadInput
+from normec.privacy import Mechanism, epsilon
+from normec.privacy.ledger import read
+
+pytest.importorskip("flwr", reason="needs the extra normec[flower]")
+
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from federation import Grid, Node, owner
+from normec.flower import ClientEvaluation, ClientMod, Strategy
+from normec.flower.evaluations import Evaluations
+from normec.flower.owner import account
+from normec.flower.terms import Sizes, Terms
+from normec.flower.wire import RECORD
+from normec.promise import upper
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "c0": {"loss": 1.0, "accuracy": 0.5, "num-examples": 10},
+    "c1": {"loss": 3.0, "accuracy": 1.0, "num-examples": 30},
+}
+NONE = normec.Privacy(trust="none")
+ALGORITHM = normec.FedNormEC(beta=0.1, server_lr=1.0)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+def private(trust: Any) -> normec.Privacy:
+    return normec.Privacy(trust=trust, noise_multiplier=2.0, delta=1e-5)
+
+
+def federation(directory: Path, trust: str, answers: dict[str, Any] = ANSWERS, **limits: Any) -> Grid:
+    app = ClientApp(mods=[ClientMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        moved = {name: Array(array.numpy() + 0.1) for name, array in message.content["arrays"].items()}
+        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        said = answers[str(context.node_config["client-id"])]
+        if isinstance(said, Exception):
+            raise said
+        return Message(RecordDict({"metrics": MetricRecord(said)}), reply_to=message)
+
+    return Grid({i: Node(app, owner(directory, client, trust, **limits)) for i, client in enumerate(ANSWERS)})
+
+
+def run(
+    directory: Path, grid: Grid, privacy: normec.Privacy, rounds: int = 5, **evaluation: Any
+) -> tuple[Strategy, dict[int, dict[str, Any]]]:
+    asked = ClientEvaluation(**evaluation) if evaluation else None
+    chosen = Strategy(ALGORITHM, local_lr=0.5, clients=2, privacy=privacy, folder=directory / "server", wait=0.0, evaluation=asked)
+    found = chosen.start(grid, ArrayRecord({"x": torch.zeros(4)}), num_rounds=rounds)  # type: ignore[arg-type]
+    return chosen, {k: dict(values) for k, values in found.evaluate_metrics_clientapp.items()}
+
+
+def test_it_is_off_by_default(tmp_path: Path) -> None:
+    grid = federation(tmp_path, "none")
+    chosen, found = run(tmp_path, grid, NONE)
+    assert not found and {reply.metadata.message_type for reply in grid.heard} == {"train"}
+    assert not (tmp_path / "server" / "evaluation").exists() and "evaluate" not in chosen.state.claim().sentence
+
+
+def test_without_privacy_metrics_are_means_over_samples(tmp_path: Path) -> None:
+    """(10 · 1 + 30 · 3) / 40 = 2.5 and (10 · 0.5 + 30 · 1) / 40 = 0.875, after rounds 2, 4 and the last."""
+    _, found = run(tmp_path, federation(tmp_path, "none"), NONE, every=2)
+    assert found == {k: {"loss": 2.5, "accuracy": 0.875} for k in (2, 4, 5)}
+    rows = [json.loads(line) for line in (tmp_path / "server" / "evaluation" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0] == {"round": 2, "loss": 2.5, "accuracy": 0.875, "answered": 2}
+    assert (tmp_path / "c0" / "c0" / "unprotected").exists()
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_under_privacy_the_noised_mean_over_clients_of_clipped_metrics_is_released(trust: str, tmp_path: Path) -> None:
+    """With next to no noise: losses 1 and 9, clipped at 5, have the mean 3; accuracies 0.5 and 1 have 0.75."""
+    answers = {**ANSWERS, "c1": {**ANSWERS["c1"], "loss": 9.0}}
+    grid = federation(tmp_path, trust, answers, max_epsilon=1e4, delta=0.1)
+    privacy = normec.Privacy(trust=trust, noise_multiplier=3.0, delta=1e-5)  # type: ignore[arg-type]
+    chosen, found = run(tmp_path, grid, privacy, rounds=2, every=2, noise_multiplier=0.02)
+    assert found[2]["loss"] == pytest.approx(3.0, abs=5 * 0.02 * math.sqrt(2) * 5)
+    assert found[2]["accuracy"] == pytest.approx(0.75, abs=5 * 0.02 * math.sqrt(2))
+    assert found[2]["loss"] != 3.0
+    replies = [reply for reply in grid.heard if reply.metadata.message_type == "evaluate"]
+    assert len(replies) == 2 and all(set(reply.content) == {RECORD, f"{RECORD}.message"} for reply in replies)
+    sizes = {reply.content[f"{RECORD}.message"]["message"].numpy().shape for reply in replies}
+    assert sizes == {(2,)}
+    assert chosen.state.evaluations is not None and chosen.state.evaluations.ledger is not None
+    assert read(tmp_path / "server" / "evaluation" / "ledger.jsonl").counted() == 1
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_noise_is_the_one_that_is_stated(trust: Any, tmp_path: Path) -> None:
+    """σ = 2 on the sum of 100 clients, or of each: on a mean of m = 2 values, 2 √2 / 100 or 2 √2 / 10, times the largest value."""
+    sizes = Sizes(local_lr=0.5, clients=100, rounds=300, parameters=4)
+    terms = Terms.settled(ALGORITHM, normec.Full(), private(trust), sizes).evaluated(ClientEvaluation(noise_multiplier=2.0))
+    assert terms.evaluation is not None
+    evaluations, mechanism = Evaluations(tmp_path, terms, terms.evaluation), terms.evaluation_mechanism
+    zero = terms.evaluation.message({"loss": 0.0, "accuracy": 0.0}, mechanism)
+    found = []
+    for k in range(300):
+        messages = [mechanism.noised(zero, 1, normec.streams.Streams(0), 0) if trust == "local" else zero for _ in range(100)]
+        found.append(list(evaluations.end(k, messages).values()))
+    std = 2 * math.sqrt(2) / (10 if trust == "local" else 100)
+    assert np.std(found, axis=0) / [std, 5 * std] == pytest.approx([1, 1], abs=0.15)  # 3.7 of its own standard deviations
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert row["noise_std"] == {"loss": pytest.approx(5 * std, rel=1e-4), "accuracy": pytest.approx(std, rel=1e-4)}
+
+
+def test_whatever_a_client_measures_its_message_is_no_longer_than_one() -> None:
+    evaluation = ClientEvaluation(noise_multiplier=1.0, metrics={"loss": 5.0, "accuracy": 1.0, "auc": 1.0}, delta=1e-5)
+    mechanism = evaluation.mechanism(private("central"), 10, 4)
+    values = [0.0, 1.0, 5.0, -3.0, 1e300, math.inf, -math.inf, math.nan, "much", None]
+    for a in values:
+        for b in values:
+            message = evaluation.message({"loss": a, "accuracy": b, "auc": 1}, mechanism)
+            assert message.shape == (3,) and float(message.norm()) <= mechanism.bound <= 1.00001
+    assert evaluation.message({"loss": 10.0, "accuracy": 0.5}, mechanism) * math.sqrt(3) == pytest.approx(
+        [0.5, 0.0, 1.0], abs=1e-5
+    )  # by name
+    assert float(evaluation.message(None, mechanism).abs().sum()) == 0
+    assert (mechanism.rounds, mechanism.sensitivity) == (4, mechanism.bound)
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_claim_says_training_and_evaluation_together(trust: Any, tmp_path: Path) -> None:
+    """3 evaluations at z = 4 are one Gaussian of μ = √3 / 4, beside 5 rounds at z = 2; ε and δ add up."""
+    grid = federation(tmp_path, trust)
+    run(tmp_path, grid, private(trust), every=2, noise_multiplier=4.0, delta=1e-6)
+    full = normec.Full()
+    training = epsilon(Mechanism(trust, "zero-out", 1.0, 2.0, full, 2, 5), 1e-5).epsilon
+    own = epsilon(Mechanism(trust, "zero-out", 1.0, 4.0, full, 2, 3), 1e-6).epsilon
+    summary = json.loads((tmp_path / "server" / "summary.json").read_text())
+    assert summary["evaluation"]["epsilon"] == pytest.approx(own)
+    assert summary["evaluation"]["together"] == {"epsilon": pytest.approx(training + own), "delta": pytest.approx(1.1e-5)}
+    assert f"on their own data: (ε = {upper(own)}, δ = 1e-06), noise multiplier 4." in summary["claim"]
+    assert f"Training and evaluation together: (ε = {upper(training + own)}, δ = 1.1e-05)." in summary["claim"]
+    assert summary["epsilon"] == pytest.approx(training)
+
+
+def test_a_clients_own_account_holds_its_evaluations_too(tmp_path: Path) -> None:
+    """5 releases at z = 2 and 3 at z = 4: μ² = 5/4 + 3/16 = 23/16, one Gaussian of z = 4/√23."""
+    run(tmp_path, federation(tmp_path, "local"), private("local"), every=2, noise_multiplier=4.0)
+    told = account(tmp_path / "c1" / "c1", 1e-5)
+    assert [(each["of"], each["releases"]) for each in told["experiments"]] == [("evaluation", 3), ("training", 5)]
+    one = epsilon(Mechanism("local", "zero-out", 1.0, 4 / math.sqrt(23), normec.Full(), 2, 1), 1e-5).epsilon
+    assert told["epsilon"] == pytest.approx(one, rel=1e-5)
+
+
+def test_an_owners_limit_holds_for_evaluations_as_well(tmp_path: Path) -> None:
+    """At z = 1 four releases have ε = 9.997 and five 11.48, whichever of them train and which evaluate."""
+    grid = federation(tmp_path, "local", max_epsilon=11.0)
+    privacy = normec.Privacy(trust="local", noise_multiplier=1.0, delta=1e-5)
+    with pytest.raises(normec.errors.NormecError, match=r"does not allow another release: with it ε = 11\.48"):
+        run(tmp_path, grid, privacy, every=1, noise_multiplier=1.0)
+    told = account(tmp_path / "c0" / "c0", 1e-5)
+    assert sum(each["releases"] for each in told["experiments"]) == 4
+    assert sum(f"{RECORD}.message" in reply.content for reply in grid.heard) == 8  # of two clients
+
+
+@pytest.mark.parametrize("failing", [ValueError("row 7: Jane Doe"), {"loss": math.nan}, {}], ids=["raises", "nan", "nothing"])
+def test_what_an_evaluate_function_fails_of_does_not_leave_the_client(failing: Any, tmp_path: Path) -> None:
+    grid = federation(tmp_path, "central", {**ANSWERS, "c1": failing})
+    run(tmp_path, grid, private("central"), rounds=2, noise_multiplier=2.0)
+    replies = [reply for reply in grid.heard if reply.metadata.message_type == "evaluate"]
+    assert len(replies) == 4 and not any(reply.has_error() or reply.content[RECORD]["refused"] for reply in replies)
+    assert "Jane" not in repr([reply.content for reply in grid.heard])
+
+
+@pytest.mark.parametrize(
+    ("privacy", "evaluation", "said"),
+    [
+        (private("central"), {}, "evaluation.epsilon=None, noise_multiplier=None: give one of the two"),
+        (private("local"), {"epsilon": 1.0, "noise_multiplier": 1.0}, "evaluation.epsilon=1.0, noise_multiplier=1.0: give one of the two"),
+        (NONE, {"epsilon": 1.0}, "evaluation.epsilon=1.0 has no meaning with privacy.trust='none'"),
+    ],
+)
+def test_an_evaluation_that_promises_too_much_or_too_little_is_refused(
+    privacy: normec.Privacy, evaluation: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput) as error:
+        run(tmp_path, federation(tmp_path, privacy.trust), privacy, every=2, **evaluation)
+    assert str(error.value).startswith(said)
+
+
+def test_the_noise_that_a_promised_epsilon_needs_is_found_and_owners_compare_it_with_theirs(tmp_path: Path) -> None:
+    chosen, _ = run(tmp_path, federation(tmp_path, "local"), private("local"), every=2, epsilon=1.5)
+    assert chosen.state.evaluations is not None
+    spent = chosen.state.evaluations.spent().epsilon
+    assert 1.5 - 1e-3 <= spent <= 1.5
+    grid = federation(tmp_path / "strict", "local", min_noise_multiplier=1.5)
+    grid.nodes[0].config = owner(tmp_path / "strict", "c0")
+    with pytest.raises(normec.errors.NormecError, match=r"evaluation.noise_multiplier=1 is below the 1.5"):
+        run(tmp_path / "strict", grid, private("local"), noise_multiplier=1.0)
+
+
+def test_terms_with_an_evaluation_come_back_from_their_text_and_unsettled_ones_are_refused() -> None:
+    sizes = Sizes(local_lr=0.5, clients=100, rounds=7, parameters=4)
+    plain = Terms.settled(ALGORITHM, normec.Full(), private("central"), sizes)
+    assert "evaluation" not in plain.table()
+    terms = plain.evaluated(ClientEvaluation(every=3, epsilon=1.0, metrics={"auc": 1.0}))
+    again = Terms.read(terms.text())
+    assert again == terms and again.evaluation_mechanism == terms.evaluation_mechanism and again.evaluation_mechanism.rounds == 3
+    for name, value in (("epsilon", 1.0), ("noise_multiplier", 0.0), ("noise_multiplier", None)):
+        table = terms.table()
+        table["evaluation"][name] = value
+        with pytest.raises(BadInput, match=r"^evaluation"):
+            Terms.read(json.dumps(table))
