@@ -76,9 +76,10 @@ class Node:
 
 @dataclass
 class Grid:
-    """What `Strategy` needs of a Flower grid. heard: every reply that reached the server."""
+    """What `Strategy` needs of a Flower grid. run_config: what the apps read. heard: every reply that reached the server."""
 
     nodes: dict[int, Node]
+    run_config: dict[str, Any] = field(default_factory=dict)
     heard: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class Grid:
             node_id = message.metadata.dst_node_id
             message.metadata._message_id = f"{number}"
             node, instruction = self.nodes[node_id], dict(message.content.config_records.get("normec", {}))
-            context = Context(run_id=1, node_id=node_id, node_config=node.config, state=RecordDict(), run_config={})
+            context = Context(run_id=1, node_id=node_id, node_config=node.config, state=RecordDict(), run_config=self.run_config)
             try:
                 reply = node.app(message, context)
             except Exception as error:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normec.errors import count
 from normec.files import making
 from normec.flower.evaluation import ClientEvaluation
 from normec.flower.terms import Terms
@@ -82,11 +83,12 @@ class Evaluations:
         Both are bounds on what the same clients' data change, at their own δ: together they add up, ε with ε and δ with δ.
         """
         own, number = self.spent(), self.mechanism.rounds
+        said = f" The clients evaluate the model {count(number, 'time')}"
         if not self.mechanism.private or delta is None:
-            return f" The clients evaluate it {number} times, without noise.", {"number": number, "epsilon": None, "together": None}
+            return f"{said}, without noise.", {"number": number, "epsilon": None, "together": None}
         total, total_delta = training.epsilon + own.epsilon, float(Decimal(repr(delta)) + Decimal(repr(self._delta)))
         sentence = (
-            f" The clients evaluate it {number} times on their own data: (ε = {upper(own.epsilon)}, δ = {self._delta!r}), noise multiplier "
+            f"{said} on their own data: (ε = {upper(own.epsilon)}, δ = {self._delta!r}), noise multiplier "
             f"{self.mechanism.noise_multiplier:.4g}. Training and evaluation together: (ε = {upper(total)}, δ = {total_delta!r})."
         )
         together = {"epsilon": _finite(total), "delta": total_delta}

@@ -30,6 +30,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from normec.errors import NormecError
 
+QUICKER = """import time
+_sleep = time.sleep
+time.sleep = lambda seconds: _sleep(0.3 if seconds == 3 else seconds)
+"""
+"""Of Flower's processes on this machine, as a `sitecustomize`: the polls that it fixes at 3 s take 0.3 s."""
+
 Config = Mapping[str, str | int | float | bool]
 
 
@@ -61,6 +67,14 @@ def certificates(folder: Path, nodes: int) -> Path:
     return folder
 
 
+def quicker(folder: Path) -> dict[str, str]:
+    """The environment in which Flower's processes poll more often than their own defaults do."""
+    path = folder / "quicker"
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "sitecustomize.py").write_text(QUICKER)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))}
+
+
 def free_port() -> int:
     """Return a TCP port of loopback that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -87,6 +101,7 @@ class Process:
         self.environment = os.environ | {"FLWR_HOME": str(self.home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
         self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "PATH": path}
         self.environment |= {"PYTHONUNBUFFERED": "1", "NORMEC_LOOPBACK": self.token, **extra}
+        self.environment.setdefault("OMP_NUM_THREADS", "1")  # several nodes share this machine
 
     def launch(self, *command: str | Path) -> None:
         """Start the command in a session of its own; its output is appended to the log."""
@@ -254,7 +269,8 @@ def run(link: Link, app: Path, config: Config | None = None, timeout: float = 12
 def federation(folder: Path, configs: Sequence[str], extra: Mapping[str, str] | None = None) -> Iterator[tuple[Link, list[Node]]]:
     """Start a SuperLink and one registered SuperNode for each node config, side by side; end all processes whatever happens."""
     with contextlib.ExitStack() as stack:
-        link = stack.enter_context(Link(folder, certificates(folder / "certificates", len(configs)), extra or {})).start()
+        certs, environment = certificates(folder / "certificates", len(configs)), {**quicker(folder), **(extra or {})}
+        link = stack.enter_context(Link(folder, certs, environment)).start()
         link.register(len(configs))
         nodes = [stack.enter_context(Node(link, i, config)) for i, config in enumerate(configs)]
         for node in nodes:

@@ -188,9 +188,10 @@ class Strategy(FlowerStrategy):
         result = evaluations.end(state.rounds_done - 1, [answer.message for answer in found.answers.values() if answer.message is not None])
         if not result:
             return None
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in result.items())
-        noise = "with noise" if mechanism.trust != "none" else "without noise"
-        log.info("evaluated by %s, %s: %s", count(len(found.answers), "client"), noise, shown)
+        noise = evaluations.evaluation.noise_std(mechanism, len(found.answers))
+        beside = {name: f" (noise ± {std:.2g})" if std else "" for name, std in noise.items()}
+        shown = ", ".join(f"{name} {value:.4g}{beside[name]}" for name, value in result.items())
+        log.info("evaluated by %s: %s", count(len(found.answers), "client"), shown)
         return MetricRecord(dict(result))
 
     def summary(self) -> None:

@@ -1,0 +1,1 @@
+"""A table's outcome, learned by a federation of nodes that keep their rows."""
