@@ -155,7 +155,7 @@ def write_example_tables(folder: Path) -> list[str]:
     names = ["a", "b", "c"]
     for number, name in enumerate(names):
         draw = np.random.default_rng(number)
-        age, pressure, marker = draw.normal(60 + 5 * number, 12, 240), draw.normal(130, 15, 240), draw.gamma(2, 1.5, 240)
+        age, pressure, marker = draw.triangular(30, 60 + 5 * number, 95, 240), draw.triangular(90, 130, 180, 240), draw.gamma(2, 1.5, 240)
         chance = 1 / (1 + np.exp(-((age - 65) / 12 + (pressure - 130) / 20 + marker - 3)))
         rows = zip(age, pressure, marker, draw.random(240) < chance, strict=True)
         lines = ["age,pressure,marker,outcome", *(f"{a:.0f},{p:.0f},{m:.2f},{int(y)}" for a, p, m, y in rows)]
