@@ -16,6 +16,7 @@ import pytest
 
 import normec
 from conftest import Outcome
+from normec.report import sections
 from normec.report.claims import claim, voids
 from normec.report.curves import curves, thinned
 from normec.report.groups import grouped
@@ -133,6 +134,22 @@ def test_seeds_of_one_setting_are_one_line_with_a_band(seeds: Path) -> None:
     losses = [rows_of(run.path)[-1]["train_loss"] for run in groups[1].runs.values()]
     page = write(shown)
     assert f"{np.mean(losses):.4f} ± {np.std(losses, ddof=1):.4f}" in page and "beta=0.5 (2 seeds)" in page
+
+
+def test_a_regression_is_shown_by_its_own_score_and_the_least_loss_first(tmp_path: Path) -> None:
+    """Seeds whose initial weights differ are one group; the error of a regression is better when it is smaller."""
+    row = {"round": 1, "test_accuracy": None, "epsilon": None, "train_loss": 1.0, "transmissions": 1, "seconds": 1.0}
+    for name, lr, seed, loss in (("worse", 1.0, 1, 9.0), ("better", 2.0, 1, 4.0), ("also better", 2.0, 2, 1.0)):
+        folder = tmp_path / name
+        (folder / "checkpoint").mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text(json.dumps(row | {"test_loss": loss, "metrics": {"rmse": loss**0.5}}) + "\n")
+        settings = {"seed": seed, "local": {"lr": lr}, "algorithm": {"name": "fedavg"}, "model": {"fingerprint": name}}
+        (folder / "checkpoint" / "settings.json").write_text(json.dumps(settings))
+    groups = grouped(read([tmp_path]).runs)
+    assert sorted((group.name, group.seeds) for group in groups) == [("lr=2.0", 2), ("worse", 1)]
+    shown = sections.summary(groups)
+    assert shown.index("lr=2.0 (2 seeds)") < shown.index("worse") and ">rmse<" in shown and "1.5 ± 0.7071" in shown
+    assert sections.summary(groups[::-1]).index("lr=2.0 (2 seeds)") < sections.summary(groups[::-1]).index("worse")
 
 
 def test_runs_that_differ_by_more_than_a_seed_are_not_averaged(seeds: Path, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def grouped(runs: dict[str, Record]) -> list[Group]:
     for name, run in runs.items():
         settings = {key: repr(value) for key, value in flat(run.settings).items()}
         seed = settings.pop("seed", None)
+        settings.pop("model.fingerprint", None)  # of the initial weights, which a seed draws
         alone = name if run.audit is not None or seed is None else ""
         same = (_sweep(run), alone, tuple(sorted(settings.items())))
         taken[*same, seed] = taken.get((*same, seed), 0) + 1

@@ -24,8 +24,8 @@ FIRST_ROWS = 10
 
 def summary(groups: list[Group]) -> str:
     """What came out of each group, the best first: its score, ε, and to whom that is promised."""
-    title, of, form, sign = headline(groups)
-    best = sorted(groups, key=lambda group: -sign * statistics.fmean(group.values(of) or [-sign * math.inf]))
+    title, of, form = headline(groups)
+    best = sorted(groups, key=_order(groups))
     heads = ["run", title, "ε", "unit, trust"]
     rows = [[named(group), group.shown(of, form), spent(group), to_whom(group)] for group in best]
     several = any(group.seeds > 1 for group in groups)
@@ -38,17 +38,26 @@ def summary(groups: list[Group]) -> str:
     return table(heads, rows[:FIRST_ROWS], "numbers summary") + more + note + notices
 
 
-def headline(groups: list[Group]) -> tuple[str, Any, str, int]:
-    """By what runs are judged: title, value of a run, format, and whether more (1) or less (−1) is better."""
-    runs = [run for group in groups for run in group.runs.values()]
-    if any(run.last("test_accuracy") is not None for run in runs):
-        return "test accuracy", lambda run: run.last("test_accuracy"), ".1%", 1
-    first = next((key for key in requested(groups) if any(requested_value(run, key) is not None for run in runs)), None)
-    if first is not None:
-        return first, lambda run: requested_value(run, first), ".4g", 1
-    if any(run.last("test_loss") is not None for run in runs):
-        return "test loss", lambda run: run.last("test_loss"), ".4f", -1
-    return "training loss", lambda run: run.last("train_loss"), ".4f", -1
+def headline(groups: list[Group]) -> tuple[str, Callable[[Record], float | None], str]:
+    """What is shown of each run first: the accuracy, or else a metric that was asked for, or else a loss. Title, value, format."""
+    if _any(groups, "test_accuracy"):
+        return "test accuracy", partial(Record.last, metric="test_accuracy"), ".1%"
+    for key in requested(groups):
+        if any(group.values(partial(requested_value, key=key)) for group in groups):
+            return key, partial(requested_value, key=key), ".4g"
+    loss = "test_loss" if _any(groups, "test_loss") else "train_loss"
+    return "test loss" if loss == "test_loss" else "training loss", partial(Record.last, metric=loss), ".4f"
+
+
+def _order(groups: list[Group]) -> Callable[[Group], float]:
+    """What is smaller for better groups: by accuracy, or else by loss, of which more or less is known to be better."""
+    key = next((key for key in ("test_accuracy", "test_loss") if _any(groups, key)), "train_loss")
+    sign = -1 if key == "test_accuracy" else 1
+    return lambda group: sign * statistics.fmean(group.values(partial(Record.last, metric=key)) or [sign * math.inf])
+
+
+def _any(groups: list[Group], metric: str) -> bool:
+    return any(group.values(partial(Record.last, metric=metric)) for group in groups)
 
 
 def requested(groups: list[Group]) -> list[str]:
