@@ -119,8 +119,12 @@ class RunFolder:
                     raise ValueError(f"line {number + 1} holds round {kept[-1]['round']}")
             if len(kept) != rounds_done + 1:
                 raise ValueError(f"{len(kept)} lines for {rounds_done} rounds")
-        write_atomically(self.metrics, lambda: "".join(_line(row) for row in kept).encode())
+        self.replace_metrics(kept)
         return kept
+
+    def replace_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Writes all rounds anew, in one step."""
+        write_atomically(self.metrics, lambda: "".join(_line(row) for row in rows).encode())
 
     def visible_rounds(self) -> int:
         """How many rounds the metrics show, round 0 aside."""

@@ -24,6 +24,8 @@ from normec.privacy import (
 
 SEEDED = "Seeded noise: for simulation, not for release."
 SECURE = "Secure noise, from the operating system's generator."
+REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
+"""What stands before the claim of a run whose audit has found something."""
 
 
 WHO_ADDS_NOISE = {

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from normec.algorithms import Slots
@@ -16,12 +14,10 @@ from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
 from normec.experiment import Plan
-from normec.folder import NO_ROUND, Output, RunFolder
+from normec.folder import NO_ROUND, RunFolder
 from normec.memory import Memory, merged
 from normec.operators import BYTES_OF_A_NUMBER
-from normec.privacy import PER_CLIENT, Spent, epsilon
-from normec.privacy.ledger import Ledger
-from normec.promise import ledger_header
+from normec.releases import Releases
 from normec.saved import saved_as
 from normec.streams import seed_global_generator
 from normec.summary import End, summarize
@@ -74,7 +70,8 @@ class Recorder:
         self.folder, self.observer = (folder, observer) if ranks.first else (None, None)
         self.metrics: list[dict[str, Any]] = []
         self._description = plan.describe(ranks.size)
-        self._ledger: Ledger | None = None
+        self.releases = Releases(plan, self.folder)
+        self._recounted = False
         self._last_gradient: tuple[Tensor, Tensor] | None = None
         self._clock = time.perf_counter()
 
@@ -87,11 +84,11 @@ class Recorder:
         if self.folder is None:
             return False
         self.folder.check_settings({**self._description, "versions": versions()})
-        self._open_ledger(self.folder)
+        self.releases.open()
         found = self.folder.load_checkpoint()
         self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
         if found is None:
-            self._count_exposure(state)
+            state.exposure = self.releases.exposure(state.exposure)
             return False
         tensors, counts = found
         self._check_shapes(tensors, state)
@@ -104,50 +101,19 @@ class Recorder:
         for name in COUNTS:
             setattr(state, name, counts[name])
         self._clock -= state.seconds
-        if self._ledger and (pending := self._ledger.pending()) and pending[0] < state.rounds_done:
-            self._ledger.release(pending[0])  # the checkpoint holds it already
-        self._count_exposure(state)
+        self.releases.settle(state.rounds_done)
+        state.exposure = self.releases.exposure(state.exposure)
+        self._recount(state.rounds_done)
         if self.plan.experiment.theory.check:
             self._last_gradient = state.x, self._gradient(state)
         return True
-
-    def budget_is_spent(self, k: int) -> bool:
-        """Whether retries have used up the releases that were accounted, so that round k must not begin.
-
-        Raises:
-            BadInput: where that is so, and there is no checkpoint to end with: its model would be the untrained one.
-        """
-        if self._ledger is None or self._ledger.seeded or self._ledger.counted() < self.plan.mechanism.rounds:
-            return False
-        pending = self._ledger.pending()
-        spent = pending is None or pending[0] != k
-        if spent and k == 0:
-            problem = f": the ledger counts {self._ledger.counted()} releases, all that were accounted, and there is no checkpoint"
-            raise BadInput("resume", f"{problem}. Restore the checkpoint, or start again in another folder.")
-        return spent
-
-    def begin(self, k: int) -> Output | None:
-        """Before any coin or noise of round k: its intent; or the output of an interrupted attempt, to be released now."""
-        if self.folder is None or self._ledger is None:
-            return None
-        pending = self._ledger.pending()
-        if pending and pending[0] == k and not self._ledger.seeded:
-            return self.folder.load_output(pending[1])
-        self._ledger.intent(k)
-        return None
-
-    def commit(self, k: int, output: Output) -> None:
-        """The output of round k is stored and on the ledger before anyone can see it."""
-        if self.folder is None or self._ledger is None or self._ledger.pending() == (k, output.fingerprint()):
-            return
-        if not self._ledger.seeded:
-            self.folder.save_output(output)
-        self._ledger.commit(k, output.fingerprint(), **self._known_cohort(output))
 
     def started(self, state: State) -> None:
         """Before the first round of this process."""
         if self.observer:
             self.observer.started(self.plan)
+            if self._recounted:
+                self.observer.round(self.metrics[-1])
         if not self.metrics:
             self._write(state, None)
 
@@ -163,9 +129,7 @@ class Recorder:
         every = 1 if self.plan.mechanism.lattice else self.plan.experiment.engine.checkpoint_every
         if state.rounds_done % every == 0 or self._last(state):
             self.checkpoint(state)
-        if self._ledger:
-            end = self._ledger.release if statistics else self._ledger.give_up
-            end(state.rounds_done - 1)
+        self.releases.end(state.rounds_done - 1, released=statistics is not None)
 
     def checkpoint(self, state: State) -> None:
         """Saves the state, so that a resumed run goes on from here. To be called on all ranks."""
@@ -182,7 +146,7 @@ class Recorder:
         verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
         clients = by_client(self.plan.model, state.x, self.plan.federation)
         module = self.plan.model.load(state.x)  # last, so that no evaluation leaves anything in its buffers
-        end = End(self.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients)
+        end = End(self.releases.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients)
         summary = summarize(self.plan, end, self._description)
         if self.folder:
             self.folder.save_clients(clients)
@@ -190,43 +154,19 @@ class Recorder:
             self.folder.save_summary(summary)
         return summary
 
-    def claim(self) -> Spent:
-        """ε of all releases that count."""
-        counted = self._counted(self.plan.mechanism.rounds)
-        if counted == self.plan.mechanism.rounds:
-            return self.plan.spent.planned
-        return epsilon(replace(self.plan.mechanism, rounds=counted), self.plan.delta or 0.0)
-
-    def _open_ledger(self, folder: RunFolder) -> None:
-        plan = self.plan
-        if plan.mechanism.trust == "none":
-            return
-        header = ledger_header(plan.mechanism, plan.experiment.privacy, plan.delta, plan.spent.planned.accountant)
-        self._ledger = Ledger.open(folder.ledger, header)
-        self._ledger.check_covers(folder.visible_rounds(), folder.holds_output())
+    def _recount(self, rounds_done: int) -> None:
+        """Attempts that ended in a crash count too: the last line of the metrics says so."""
+        spent = self._spent_after(rounds_done)
+        if self.folder and self.metrics[-1]["epsilon"] != spent:
+            self.metrics[-1]["epsilon"] = spent
+            self.folder.replace_metrics(self.metrics)
+            self._recounted = True
 
     def _check_shapes(self, tensors: dict[str, Tensor], state: State) -> None:
         """Refuses a checkpoint whose vectors are missing or of other sizes."""
         for name, value in self._tensors(state).items():
             if name not in tensors or tensors[name].shape != value.shape:
                 raise BadInput("resume", f": the checkpoint is damaged ({name}). Start again in another folder.")
-
-    def _known_cohort(self, output: Output) -> dict[str, Any]:
-        """Who takes part, for the clients' own accounts; nothing where that is a secret."""
-        if self.plan.mechanism.trust not in PER_CLIENT:
-            return {}
-        participants = np.flatnonzero(output.cohort).tolist()
-        return {"participants": participants, "exposure": self.plan.mechanism.exposure(len(participants))}
-
-    def _count_exposure(self, state: State) -> None:
-        """With secure noise the clients' accounts are the ledger's, where every attempt counts."""
-        mechanism = self.plan.mechanism
-        if self._ledger and not self._ledger.seeded and mechanism.trust in PER_CLIENT:
-            state.exposure = torch.from_numpy(self._ledger.exposures(mechanism, pending=False))
-
-    def _counted(self, rounds_done: int) -> int:
-        """How many releases count after so many rounds."""
-        return rounds_done if self._ledger is None or self._ledger.seeded else self._ledger.counted()
 
     @property
     def _server_slots(self) -> tuple[str, ...]:
@@ -241,7 +181,7 @@ class Recorder:
         return tensors
 
     def _last(self, state: State) -> bool:
-        return state.rounds_done == self.plan.mechanism.rounds or self.budget_is_spent(state.rounds_done)
+        return state.rounds_done == self.plan.mechanism.rounds or self.releases.budget_is_spent(state.rounds_done)
 
     def _write(self, state: State, statistics: ClientStatistics | None) -> None:
         if not self.ranks.first:
@@ -258,17 +198,20 @@ class Recorder:
     def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
         algorithm, d = self.plan.experiment.algorithm, self.plan.model.d
         beside = BYTES_OF_A_NUMBER * len(state.buffers)
-        spent = self.plan.spent.after(self._counted(state.rounds_done))
         return {
             "round": state.rounds_done,
             **self._scores(state),
             "transmissions": state.transmissions,
             "bytes_up": (algorithm.operator.message_bytes(d) + beside) * state.transmissions,
             "bytes_down": (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations,
-            "epsilon": spent if math.isfinite(spent) else None,
+            "epsilon": self._spent_after(state.rounds_done),
             "seconds": round(state.seconds, 3),
             "simulation_only": self._simulation_only(state, statistics),
         }
+
+    def _spent_after(self, rounds_done: int) -> float | None:
+        spent = self.releases.spent_after(rounds_done)
+        return spent if math.isfinite(spent) else None
 
     def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any] | None:
         """What no server would see."""

@@ -12,6 +12,8 @@ from normec.config import RunConfig, Tree
 from normec.errors import BadInput
 from normec.experiment import Plan, prepare
 from normec.folder import RunFolder
+from normec.privacy.account import Account
+from normec.spending import account_of, check_audit, check_metrics, check_summary, finite_or_none, promises
 
 
 def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]:
@@ -34,7 +36,8 @@ class Record:
     """What a run's folder tells. settings: the configuration in full. metrics: a dict a round. summary: None before the run's end.
 
     clients: of a finished run how each client fares, which only a simulation can know. audit: of a run that is an
-    audit what it has found, or before its end only how many canaries there are.
+    audit what it has found, or before its end only how many canaries there are. account: what the ledger says that was spent,
+    None of a run that promises nothing; the last of the metrics shows that ε.
     """
 
     path: Path
@@ -43,13 +46,14 @@ class Record:
     summary: dict[str, Any] | None
     clients: list[dict[str, Any]]
     audit: dict[str, Any] | None = None
+    account: Account | None = None
 
     @classmethod
     def read(cls, path: Path) -> Record:
         """The record of a run, also of one that is going on or was interrupted.
 
         Raises:
-            BadInput: for a folder that holds no run, and for damaged files, naming the first.
+            BadInput: for a folder that holds no run, for damaged files, naming the first, and for files that contradict the ledger.
         """
         folder = RunFolder(path)
         if not folder.metrics.is_file():
@@ -71,7 +75,21 @@ class Record:
                 raise TypeError("it holds something else")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadInput(str(reading), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.") from None
-        return cls(path, settings, metrics, summary, clients, audit)
+        account = account_of(folder, promises(settings, metrics, summary))  # after the metrics, which it is always ahead of
+        if summary is not None:
+            check_summary(account, summary, folder.summary)
+        if account is not None:
+            check_metrics(account, metrics, folder.metrics)
+            if audit is not None:
+                check_audit(account, audit, folder.audit)
+        if metrics:
+            metrics[-1]["epsilon"] = finite_or_none(account)
+        return cls(path, settings, metrics, summary, clients, audit, account)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the run has spent by its ledger, for everyone who shows it; None is infinite: nothing is promised."""
+        return finite_or_none(self.account)
 
     def best(self, metric: str = "test_accuracy") -> float | None:
         """The largest value of a metric over the rounds; None where it was never taken."""

@@ -166,10 +166,12 @@ class Sweep:
     def _row(self, folder: Path, name: str, problem: str | None) -> dict[str, Any]:
         """What became of one run, as far as it came."""
         row: dict[str, Any] = {"run": name, "settings": self.runs[name].changes, "status": "failed" if problem else "waiting"}
+        if not RunFolder(folder / name).metrics.is_file():
+            return row | {"problem": problem}
         try:
             record = Record.read(folder / name)
-        except BadInput:
-            return row | {"problem": problem}
+        except BadInput as error:
+            return row | {"status": "failed", "problem": problem or str(error)}
         reached = record.reaching(self.target)
         done = record.summary is not None and not problem
         return row | {
@@ -180,7 +182,7 @@ class Sweep:
             "metrics": record.last_metrics,
             "test_loss": record.last("test_loss"),
             "train_loss": record.last("train_loss"),
-            "epsilon": record.last("epsilon"),
+            "epsilon": record.epsilon,
             "rounds": record.metrics[-1]["round"] if record.metrics else 0,
             "transmissions": record.last("transmissions"),
             "rounds_to_target": reached and reached["round"],

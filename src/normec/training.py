@@ -132,15 +132,15 @@ def execute(
             tap(state)
 
         for k in range(state.rounds_done, rounds):
-            if ranks.agree(recorder.budget_is_spent(k)):
+            if ranks.agree(recorder.releases.budget_is_spent(k)):
                 break
-            stored = recorder.begin(k)
+            stored = recorder.releases.begin(k)
             cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
                 total, state.buffers, statistics = clients.round(state.x, state.buffers, state.server, cohort, k)
                 released = ranks.agree(stored.released if stored else mechanism.release(total, participants, streams, k))
-                recorder.commit(k, Output(cohort, released))
+                recorder.releases.commit(k, Output(cohort, released))
                 mean = released.to(state.x.dtype)
                 direction, state.server = algorithm.server(state.server, mean, mechanism.rate)
                 state.x, state.optimizer = chosen.server.step(state.x, direction, algorithm.server_lr, state.optimizer)
@@ -162,7 +162,7 @@ def execute(
             tap(state)
         summary = recorder.finish(state)
     path = folder.path if folder else None
-    return Run(plan.model.module, recorder.metrics, summary, recorder.claim().epsilon, path)
+    return Run(plan.model.module, recorder.metrics, summary, recorder.releases.claim().epsilon, path)
 
 
 def _start(plan: Plan, ranks: Ranks) -> State:

@@ -12,7 +12,6 @@ from normec.errors import BadInput, NormecError
 
 FLAGGED = 3
 """The exit code of an audit that has found something."""
-REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
 
 
 def audit(
@@ -33,6 +32,7 @@ def audit(
     from normec.engine.ranks import processes
     from normec.files import write_atomically
     from normec.folder import RunFolder, new_run_folder
+    from normec.promise import REFUTED
 
     if processes() > 1:
         raise BadInput("torchrun", " starts several processes, and an audit follows one. Start it as normec audit.")

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from normec.errors import BadInput
 from normec.participation import OWN, Full, Participation, participation_from_table
-from normec.privacy.accountant import epsilon, realised, within_limit
+from normec.privacy.account import Account
+from normec.privacy.accountant import epsilon, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
@@ -120,7 +121,7 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
 
 def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     """What the releases that a ledger counts spend, under its own trust model first."""
-    header = ledger.lines[0]
+    header = ledger.lines[0] | ledger.lines[0].get("accounted", {})
     names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
     if header["scheme"] == OWN:  # as if every client were in every round
         header = header | {"scheme": Full.scheme}
@@ -137,7 +138,7 @@ def ledger_overview(ledger: Ledger) -> dict[str, Any]:
     noise under the other trust models. retried: rounds, counted from 1, that were begun more than once.
     """
     header = ledger.lines[0]
-    busiest = realised_by_ledger(ledger)
+    busiest = Account.of(ledger).realised_max
     found = of_ledger(ledger) if ledger.counted() else [None]
     return {
         "lines": len(ledger.lines),
@@ -149,18 +150,6 @@ def ledger_overview(ledger: Ledger) -> dict[str, Any]:
         "spent": found[0],
         "other_trusts": found[1:],
     }
-
-
-def realised_by_ledger(ledger: Ledger) -> float | None:
-    """ε of the client whose own rounds spent most by a ledger, where participants add the noise; None elsewhere."""
-    header = ledger.lines[0]
-    if header["trust"] not in PER_CLIENT:
-        return None
-    names = ("trust", "adjacency", "noise_multiplier", "clients", "min_honest", "colluders")
-    mechanism = Mechanism(**{name: header[name] for name in names}, bound=1.0, participation=Full(), rounds=1)
-    if header["client_limit"]:
-        mechanism = within_limit(mechanism, header["client_limit"], header["delta"])
-    return realised(mechanism, header["delta"], float(ledger.exposures(mechanism).max())).epsilon
 
 
 def warnings(query: Query) -> list[str]:

@@ -19,15 +19,14 @@ def claim(run: Record) -> str:
         return str(run.summary.get("claim", "Its summary holds no claim."))
     rounds = run.metrics[-1]["round"] if run.metrics else 0
     unfinished = f"Unfinished: {rounds} of {_planned(run)} rounds"
-    if not _private(run):
+    if run.account is None or not _private(run):
         return f"{unfinished}; not private: nobody adds noise, ε = ∞."
-    privacy, participation = run.settings.get("privacy", {}), run.settings.get("participation", {})
-    sampling = " at rate ".join(str(participation[key]) for key in ("scheme", "rate") if key in participation)
-    spent = run.last("epsilon")
-    so_far = "nothing spent yet" if spent is None else f"ε = {upper(spent)}, δ = {privacy.get('delta')!r} spent so far"
+    mechanism = run.account.mechanism
+    rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
+    so_far = f"ε = {upper(run.epsilon)}, δ = {run.account.delta!r} spent so far" if run.account.counted else "nothing spent yet"
     return (
-        f"{unfinished}; {so_far} of a client-level promise under {privacy.get('adjacency')} adjacency, trust {privacy.get('trust')}, "
-        f"{sampling} sampling; its accountant is named at the end."
+        f"{unfinished}; {so_far} of a client-level promise under {mechanism.adjacency} adjacency, trust {mechanism.trust}, "
+        f"{mechanism.sampling} sampling{rate}; its accountant is named at the end."
     )
 
 
@@ -48,11 +47,8 @@ def _planned(run: Record) -> object:
 
 
 def _private(run: Record) -> bool:
-    """Whether a run promises something; of one without a summary, whether its settings do."""
-    if run.summary is not None:
-        return bool(run.summary.get("private"))
-    privacy = run.settings.get("privacy", {})
-    return bool(privacy.get("trust", "none") != "none" and privacy.get("noise_multiplier", 1) != 0)
+    """Whether a run promises something, by its ledger."""
+    return run.account is not None and run.account.mechanism.private
 
 
 def standing(run: Record) -> list[str]:

@@ -78,7 +78,7 @@ def named(group: Group) -> str:
 
 def spent(group: Group) -> str:
     """The largest ε of its runs: a claim that holds for each."""
-    found = [run.last("epsilon") for run in group.runs.values() if run.metrics]
+    found = [run.epsilon for run in group.runs.values() if run.metrics]
     if not found:
         return "–"
     return "∞" if None in found else upper(max(value for value in found if value is not None))
