@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from normec.algorithms import Algorithm, ServerStep, algorithm_from_table, algorithm_table, server_step_from_table
-from normec.data import Data, load
+from normec.data import Data, Federation, load
 from normec.data.settings import NEEDS
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
@@ -98,6 +98,14 @@ class RunConfig:
         """The same run, evaluated before and after it alone."""
         return replace(self, engine=self.engine.model_copy(update={"eval_every": self.schedule.rounds}))
 
+    def federation(self) -> Federation:
+        """Loads the data.
+
+        Raises:
+            BadInput: for a source that cannot be used.
+        """
+        return load(self.data, Streams(self.schedule.seed), numbers=self.model.loss != "cross-entropy")
+
     def experiment(self) -> Experiment:
         """Loads the data and the model's factory.
 
@@ -106,7 +114,7 @@ class RunConfig:
         """
         return Experiment(
             model=factory(self.model),
-            data=load(self.data, Streams(self.schedule.seed)),
+            data=self.federation(),
             algorithm=self.algorithm,
             local=self.local,
             participation=self.participation,

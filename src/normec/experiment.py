@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
 from normec.metrics import Metric
 from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of
-from normec.models.readings import passes_over, strangers
+from normec.models.readings import Fit, passes_over, strangers
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar
 from normec.promise import mechanism_for
@@ -122,10 +123,10 @@ def prepare(experiment: Experiment) -> Plan:
     model = FlatModel(module, experiment.loss, device, engine.torch_dtype)
     start, fingerprint = model.vector.clone(), model.fingerprint()  # before trials move it
     federation = data.to(device, engine.torch_dtype)
-    samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
     smallest = min(experiment.local.smallest_batch(federation.sizes), PROBE_SAMPLES)
     with torch.random.fork_rng(devices=[]):
-        outputs, fit = probe(model, samples, classes)
+        federation, outputs, fit = _probed(model, federation, classes)
+        samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
         if smallest < len(samples[1]):
             _probe_smallest(model, samples, smallest, classes)
         test = federation.test and (federation.test[0], fit(federation.test[1], engine.torch_dtype))
@@ -160,6 +161,25 @@ def prepare(experiment: Experiment) -> Plan:
     return Plan(
         experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, buffers, fingerprint, metrics, scored
     )
+
+
+def _probed(model: FlatModel, federation: Federation, classes: int | None) -> tuple[Federation, Tensor, Fit]:
+    """The federation with features as the model takes them, whole numbers or floats, its outputs, and how its loss takes the targets.
+
+    A file does not say what its whole numbers are: an embedding takes codes, a linear layer measurements.
+
+    Raises:
+        BadInput: where the model takes neither.
+    """
+    try:
+        return federation, *probe(model, (federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]), classes)
+    except BadInput:
+        other = federation.with_features_of_the_other_kind(model.vector.dtype)
+        if other is None:
+            raise
+        with contextlib.suppress(BadInput):
+            return other, *probe(model, (other.x[:PROBE_SAMPLES], other.y[:PROBE_SAMPLES]), classes)
+        raise
 
 
 def _probe_smallest(model: FlatModel, samples: tuple[Tensor, Tensor], smallest: int, classes: int | None) -> None:

@@ -20,7 +20,6 @@ from typing import IO, Any, cast
 import tomli_w
 
 from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
-from normec.data import load
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
 from normec.folder import RunFolder
@@ -28,7 +27,6 @@ from normec.grid import Point, expand, of_run
 from normec.models import factory, loss_function
 from normec.runs import Record
 from normec.settings import Fraction, Settings, difference
-from normec.streams import Streams
 
 LOOK_AGAIN = 0.2
 """Seconds between looks at the processes."""
@@ -110,12 +108,12 @@ class Sweep:
         waiting = []
         for name, point in self.runs.items():
             config = RunConfig.from_tree(point.tree)
-            source = repr((config.data, config.schedule.seed))
+            source = repr((config.data, config.schedule.seed, config.model.loss))
             try:
                 factory(config.model)
                 loss_function(config.model)
                 if source not in fingerprints:
-                    fingerprints[source] = load(config.data, Streams(config.schedule.seed)).fingerprint()
+                    fingerprints[source] = config.federation().fingerprint()
             except BadInput as error:
                 raise of_run(name, error) from None
             if not _finished(folder / name, config, fingerprints[source]):

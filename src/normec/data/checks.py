@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from normec.errors import BadInput, count
 TORCH_IGNORES = -100
 """The target that torch's losses leave out."""
 MOST_CLASSES = 2**20
+COLUMNS_COUNTED = 20
+"""That a sentence counts one by one."""
 NUMBERS_AT_ONCE = 2**24
 """That are checked together, so that an array as large as the memory can be checked."""
 
@@ -36,8 +40,34 @@ def finite(name: str, values: Tensor) -> Tensor:
     if values.is_floating_point() and not all(bool(part.isfinite().all()) for part in parts):
         bad = (~values.isfinite()).reshape(len(values), -1).any(dim=1).nonzero()[:, 0]
         where = f"(first: row {int(bad[0])}, counting from 0)"
-        raise BadInput(name, f" has {count(len(bad), 'row')} with NaN or infinite values {where}. Clean the data.")
+        problem = f" has {count(len(bad), 'row')} with NaN or infinite values {where}{_by_column(values)}"
+        raise BadInput(name, f"{problem}. Fill them, or remove those rows.")
     return values
+
+
+def _by_column(values: Tensor) -> str:
+    """Of a table of several columns: how many values of each are not finite."""
+    if values.ndim != 2 or values.shape[1] < 2:
+        return ""
+    counts = (~values.isfinite()).sum(dim=0)
+    bad = counts.nonzero()[:, 0].tolist()
+    more = f" and {len(bad) - COLUMNS_COUNTED} more" if len(bad) > COLUMNS_COUNTED else ""
+    return f"; by column, counting from 0: {', '.join(f'{i}: {int(counts[i]):,}' for i in bad[:COLUMNS_COUNTED])}{more}"
+
+
+def alike(what: str, names: Iterable[Hashable], meaning: str) -> list[str]:
+    """A warning where names are the same but for case, blanks and Unicode's forms of one character; meaning: of different names."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if isinstance(name, str):
+            groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    several = [group for group in groups.values() if len(group) > 1]
+    if not several:
+        return []
+    shown = " and ".join(map(repr, several[0]))
+    more = f", and so on in {count(len(several) - 1, 'other case')}" if len(several) > 1 else ""
+    told = f"{what} that differ by case, blanks or forms of one character alone are {meaning}: {shown}{more}"
+    return [f"warning: {told}. Write them alike if they are one"]
 
 
 def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[str, ...] | None:

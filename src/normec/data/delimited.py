@@ -86,6 +86,10 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
     """
     if encoding is None and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
+    if encoding is None and (null := content.find(0)) >= 0:
+        problem = f"={str(path)!r} cannot be read: it holds null characters, as no text in UTF-8 does"
+        remedy = f"Set data.encoding=utf-16-{'le' if null % 2 else 'be'} if it is in UTF-16, or give an intact file"
+        raise BadInput("data.source", f"{problem}. {remedy}.")
     try:
         if encoding is not None:
             return content.decode(encoding).removeprefix("\ufeff").encode()
@@ -99,9 +103,6 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
         found = f"={str(path)!r} cannot be read: it is not in {encoding or 'UTF-8'} ({' '.join(str(error).split())})"
         remedy = "Set data.encoding=cp1252 for a file of Windows in Western Europe, or =latin-1, or save it in UTF-8"
         raise BadInput("data.source", f"{found}. {remedy if encoding is None else 'Set another data.encoding'}.") from None
-    if b"\0" in content:
-        problem = f"={str(path)!r} cannot be read: it holds null characters, as no text in UTF-8 does"
-        raise BadInput("data.source", f"{problem}. Set data.encoding=utf-16-le if it is in UTF-16, or give an intact file.")
     return content.removeprefix(codecs.BOM_UTF8)
 
 

@@ -66,7 +66,7 @@ def samples(frame: Frame, columns: Columns) -> Table:
         else:
             odd[name] = found
     if odd:
-        raise _not_only_numbers(frame, odd, columns.dropped)
+        raise _not_only_numbers(frame, odd, columns.dropped, bool(numbers))
     index = [name for name in frame.names if name in frame.indices and name not in named]
     index += [name for name in numbers if COUNTER.fullmatch(name) and _identifies(numbers[name])]
     features = {name: found for name, found in numbers.items() if name not in index}
@@ -221,20 +221,20 @@ def _without(dropped: tuple[str, ...], names: list[str]) -> str:
     return f"'data.drop_columns={json.dumps([*dropped, *names], ensure_ascii=False)}'"
 
 
-def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...]) -> BadInput:
+def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...], others_stay: bool) -> BadInput:
     name, first = next(iter(odd.items()))
-    others = f"; so do {', '.join(map(repr, list(odd)[1:]))}" if len(odd) > 1 else ""
+    others = f"; likewise {', '.join(map(repr, list(odd)[1:]))}" if len(odd) > 1 else ""
     if not frame.written:
         problem = f"holds numbers as text (first: {frame.where(first.row)}: {first.value!r}){others}. Store numbers"
     else:
-        problem = f"holds numbers, but also {count(first.number, 'value')} that are none (first: {frame.where(first.row)}: {first.value!r})"
+        problem = f"holds numbers, except in {count(first.number, 'row')} (first: {frame.where(first.row)}: {first.value!r})"
         problem += f"{others}. Write plain numbers"
     decimal = ""
     if frame.written and frame.decimal == "." and re.fullmatch(r"\s*[+-]?\d*,\d+\s*", first.value):
-        decimal = ", set data.decimal=, where the comma is the decimal point"
+        decimal = "; or set 'data.decimal=,' where the comma is the decimal point"
     elif frame.decimal == "," and "." in first.value:
-        decimal = ", remove data.decimal where the point is the decimal point"
-    remedy = f"{decimal}, or leave such columns out with {_without(dropped, list(odd))}"
+        decimal = "; or remove data.decimal where the point is the decimal point"
+    remedy = decimal + (f"; or leave such columns out with {_without(dropped, list(odd))}" if others_stay else "")
     return BadInput("data.source", f"={frame.source}: the column {name!r} {problem}{remedy}.")
 
 

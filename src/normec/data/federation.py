@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.data.checks import as_features, class_names, encode_labels, finite
+from normec.data.checks import alike, as_features, class_names, encode_labels, finite
 from normec.data.samples import pair, read_dataset
 from normec.errors import BadInput, count
 
@@ -87,7 +87,8 @@ class Federation:
         labels = labels if rows is None else labels[rows]
         if rows is not None and not _is_mapped(x):
             features, rows = features[rows], None
-        return cls(features, labels, ids, offsets, held_out, names, test_owners=owners if held_out else None, rows=rows)
+        notes = (*alike("client ids", ids, "different clients, each with a promise of its own"), *alike("labels", names or (), "classes"))
+        return cls(features, labels, ids, offsets, held_out, names, notes, owners if held_out else None, rows)
 
     @classmethod
     def from_clients(
@@ -144,6 +145,13 @@ class Federation:
             raise BadInput("dataset", f"{problem}. Give samples of one shape.")
         return cls.from_arrays(np.stack([x for x, _ in samples]), np.asarray([y for _, y in samples]), client_ids, **options)
 
+    def __repr__(self) -> str:
+        """Sizes alone: samples and ids are private."""
+        samples = f"{count(len(self.y), 'training sample')} of shape {tuple(self.x.shape[1:])}"
+        held = "numbers" if self.classes is None else f"{len(self.classes)} classes"
+        tested = 0 if self.test is None else len(self.test[1])
+        return f"Federation({count(len(self), 'client')}, {samples}, {held}, {count(tested, 'test sample')})"
+
     def __len__(self) -> int:
         """M, the number of clients."""
         return len(self.ids)
@@ -175,6 +183,15 @@ class Federation:
         test = (move("test x", self.test[0]), move("test y", self.test[1])) if self.test is not None else None
         rows = None if self.rows is None else self.rows.to(device)
         return replace(self, x=move("x", self.x), y=move("y", self.y), test=test, rows=rows)
+
+    def with_features_of_the_other_kind(self, dtype: torch.dtype) -> Federation | None:
+        """Floats that are whole numbers as int64, or whole numbers as floats of a dtype; None where floats are not whole numbers."""
+        parts = [self.x, *(self.test[:1] if self.test else ())]
+        floats = self.x.is_floating_point()
+        if floats and any(bool((part != part.floor()).any()) or bool((part.abs() >= 2**24).any()) for part in parts):
+            return None
+        x, *test_x = (part.to(torch.int64 if floats else dtype) for part in parts)
+        return replace(self, x=x, test=None if self.test is None else (test_x[0], self.test[1]))
 
     def thinned(self, samples: int) -> Federation:
         """The same clients with about `samples` training samples, and at most as many test samples.

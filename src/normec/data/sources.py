@@ -27,8 +27,8 @@ from normec.imports import load_object, looks_like_import_path
 from normec.streams import Streams
 
 
-def load(data: Data, streams: Streams) -> Federation:
-    """The federation that a `[data]` section describes.
+def load(data: Data, streams: Streams, *, numbers: bool = False) -> Federation:
+    """The federation that a `[data]` section describes; numbers: targets may be floats, for a loss that predicts them.
 
     Raises:
         BadInput: for data that cannot be used, before any training.
@@ -50,9 +50,7 @@ def load(data: Data, streams: Streams) -> Federation:
         table = with_test(table, _read_test(data, data.test_source))
     table = table if data.pool is None else pooled(table, data.pool)
     names = table.classes or class_names("data.label_column", table.y, *(table.test[1:] if table.test else ()))
-    if names is None or len(names) < 2:
-        held = f"{table.y.dtype} values such as {table.y[0]}" if names is None else f"one class only ({table.y[0]})"
-        raise BadInput("data.label_column", f"={data.label_column!r} holds {held}. Give labels of two classes or more.")
+    _check_targets(data, table, names, numbers)
     labels = encode_labels("data.label_column", table.y, names).numpy()
     natural = data.partition == "column"
     x = _features(table, table.x)
@@ -73,6 +71,21 @@ def load(data: Data, streams: Streams) -> Federation:
     )
     notes = [*table.notes, *federation.notes, *_who_holds_what(data, table.unit), *_about_the_test(data, table, sorted(strangers))]
     return _large_enough(replace(federation, notes=tuple(notes)), data.min_size)
+
+
+def _check_targets(data: Data, table: Table, names: tuple[str, ...] | None, numbers: bool) -> None:
+    """That the targets suit the loss and the partition."""
+    held = ""
+    if names is None and not numbers:
+        held = f"{table.y.dtype} values such as {table.y.flat[0]}, and the loss is cross-entropy"
+    elif names is not None and len(names) < 2:
+        held = f"one class only ({table.y.flat[0]})"
+    if held:
+        remedy = "Give labels of two classes or more" + (", or a model.loss that predicts numbers" if names is None else "")
+        raise BadInput("data.label_column", f"={data.label_column!r} holds {held}. {remedy}.")
+    if data.partition in ("dirichlet", "shards") and (names is None or table.y.ndim > 1):
+        problem = f"={data.partition!r} deals by class, and these samples have not one class each"
+        raise BadInput("data.partition", f"{problem}. Use iid, power-law or column.")
 
 
 def _refuse_image_settings(data: Data, why: str) -> None:

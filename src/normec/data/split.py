@@ -65,7 +65,8 @@ def with_test(table: Table, other: Table) -> Table:
     client, test_client = table.client, other.client
     if client is not None and test_client is not None:
         client, test_client = _alike(client, test_client)
-    notes = tuple(f"of the test set: {note}" for note in other.notes if note not in table.notes)
+    own = [note for note in other.notes if note not in table.notes and "left out" in note]
+    notes = tuple(f"of the test set: {note}" for note in own)
     return table._replace(y=y, client=client, test=(x, test_y), test_client=test_client, notes=(*table.notes, *notes))
 
 
