@@ -169,9 +169,8 @@ def _ragged(path: Path, wrong: list[Any], columns: int, separator: str) -> BadIn
     """The error for rows that have another number of cells than the first one has names."""
     first = wrong[0]
     where = "" if first.number is None else f" (first: row {first.number - 2}, counting from 0: {first.text[:40]!r})"
-    problem = (
-        f"={str(path)!r} cannot be read: {count(len(wrong), 'row')} have not {columns} cells as the first has, but {first.actual_columns}"
-    )
+    found = f"{count(len(wrong), 'row')} without {columns} cells as the first row has, but {first.actual_columns}"
+    problem = f"={str(path)!r} cannot be read: {found}"
     if {row.actual_columns for row in wrong} == {columns + 1}:
         remedy = "Where each row begins with its number or name, give that column a name in the first row too; else correct them"
     else:

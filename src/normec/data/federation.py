@@ -87,7 +87,10 @@ class Federation:
         labels = labels if rows is None else labels[rows]
         if rows is not None and not _is_mapped(x):
             features, rows = features[rows], None
-        notes = (*alike("client ids", ids, "different clients, each with a promise of its own"), *alike("labels", names or (), "classes"))
+        notes = (
+            *alike("client ids", ids, "different clients, each with a promise of its own"),
+            *(alike("labels", names or (), "classes") if classes is None else ()),
+        )
         return cls(features, labels, ids, offsets, held_out, names, notes, owners if held_out else None, rows)
 
     @classmethod

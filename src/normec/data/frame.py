@@ -126,7 +126,7 @@ def leading_unnamed(names: list[str]) -> list[str]:
     for position, name in enumerate(named):
         if not UNNAMED.fullmatch(name.strip()):
             break
-        named[position] = name.strip() or f"Unnamed: {position}"
+        named[position] = name.strip() or next(new for k in range(len(names) + 1) if (new := f"Unnamed: {position}.{k}") not in names)
     return named
 
 

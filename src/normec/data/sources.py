@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from normec.data import partition
-from normec.data.checks import as_features, class_names, encode_labels
+from normec.data.checks import alike, as_features, class_names, encode_labels
 from normec.data.delimited import Form
 from normec.data.federation import Federation
 from normec.data.files import Way, is_pattern, matching, read_file, read_files, suffix, tables_in
@@ -69,7 +69,14 @@ def load(data: Data, streams: Streams, *, numbers: bool = False) -> Federation:
         classes=names,
         empty_clients=absent,
     )
-    notes = [*table.notes, *federation.notes, *_who_holds_what(data, table.unit), *_about_the_test(data, table, sorted(strangers))]
+    labelled = [] if table.classes else alike("labels", names or (), "classes")
+    notes = [
+        *table.notes,
+        *federation.notes,
+        *labelled,
+        *_who_holds_what(data, table.unit),
+        *_about_the_test(data, table, sorted(strangers)),
+    ]
     return _large_enough(replace(federation, notes=tuple(notes)), data.min_size)
 
 
