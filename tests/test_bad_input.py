@@ -50,6 +50,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "data.test_fraction": [*NOT_NUMBERS, "-1", "1", "0.9999"],
     "model.name": [*TEXTS, "transformer", "nothing.here:at_all", "math:nothing", "math:pi", "builtins:dict"],
     "model.loss": [*TEXTS, "hinge", "nothing.here:at_all", "math:pi"],
+    "model.class_weights": ["1", '"a"', "[-1]", '["x"]'],
     "local.method": [*TEXTS, "adam"],
     "local.steps": COUNTS,
     "local.lr": POSITIVE,
