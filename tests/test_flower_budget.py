@@ -242,6 +242,19 @@ def test_noise_of_ones_own_adds_up_as_gaussians_and_servers_claims_add_up_at_sha
     assert spent([Account(claim, 1)], 1e-5) == pytest.approx(6.573, abs=1e-3)
 
 
+def test_that_something_left_without_noise_is_not_forgotten_with_the_file_that_says_so(command: Any, tmp_path: Path) -> None:
+    grid = federation(tmp_path)
+    for name, node in enumerate(grid.nodes.values()):
+        node.config = owner(tmp_path, f"c{name}", trust="none")
+    train(tmp_path, "open", grid, privacy=normec.Privacy(trust="none"))
+    for path in (tmp_path / "c1" / "c1").iterdir():
+        if not path.name.startswith("index"):
+            remove(path, tmp_path)
+    assert account(tmp_path / "c1" / "c1", 1e-5)["epsilon"] is None
+    assert "all together: ε = ∞: messages have left without noise" in command("ledger", str(tmp_path / "c1" / "c1")).out
+    assert "cannot hold any more: messages have left without protection before" in train(tmp_path, "second", federation(tmp_path))
+
+
 def test_an_index_of_another_client_is_not_taken(after_three: Path, tmp_path: Path) -> None:
     shutil.copytree(after_three, tmp_path, dirs_exist_ok=True)
     shutil.copytree(tmp_path / "c1" / "c1", tmp_path / "c1" / "c2")

@@ -130,3 +130,10 @@ def test_whole_numbers_are_left_out_of_a_module_and_refused_in_a_record() -> Non
     frozen = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(BadInput, match="hold nothing to train"):
         Layout.of_model(frozen, None)
+
+
+def test_layers_that_collect_statistics_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    with pytest.raises(BadInput, match=r"its layer '1' \(BatchNorm1d\) collects statistics of the data, .* Use GroupNorm"):
+        Layout.of_model(model, None)
+    assert Layout.of_model(nn.Sequential(nn.Linear(2, 2), nn.GroupNorm(1, 2)), None)[1].d == 10

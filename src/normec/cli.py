@@ -161,7 +161,7 @@ def ledger(
     from normec.tables import client_lines, ledger_lines, privacy_table
 
     folder = RunFolder(run)
-    if not folder.ledger.exists() and any(run.glob("*/ledger.jsonl")):
+    if not folder.ledger.exists() and ((run / "index.jsonl").exists() or any(run.glob("*/ledger.jsonl"))):
         from normec.flower.owner import account
 
         if not 0 < delta < 1:

@@ -118,7 +118,7 @@ def ledger_lines(found: dict[str, Any]) -> list[str]:
 def client_lines(found: dict[str, Any]) -> list[str]:
     """What a client's directory says that it has released, of `flower.owner.account`."""
     lines = [
-        f"{each['experiment']}: {count(each['releases'], 'release')} under trust {each['trust']}, "
+        f"{each['experiment']}, {each['of']}: {count(each['releases'], 'release')} under trust {each['trust']}, "
         f"noise multiplier {number(each['noise_multiplier'], '.4g')}"
         for each in found["experiments"]
     ]

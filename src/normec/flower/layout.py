@@ -32,9 +32,10 @@ class Layout(NamedTuple):
         """A model's arrays and their layout; by default all of them are trained, of a module what requires gradients.
 
         Raises:
-            BadInput: for an array that is not there, or holds no floating-point numbers.
+            BadInput: for an array that is not there, or holds no floating-point numbers; for layers that collect statistics.
         """
         if isinstance(model, nn.Module):
+            _refuse_what_collects_statistics(model)
             parameters = dict(model.named_parameters(remove_duplicate=False))
             if trained is None:
                 trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
@@ -108,6 +109,14 @@ class Layout(NamedTuple):
             part = parts.get(first.get(name, name))
             made[name] = array if part is None else Array(part.numpy().astype(array.dtype).reshape(array.shape))
         return ArrayRecord(made)
+
+
+def _refuse_what_collects_statistics(module: nn.Module) -> None:
+    """Running statistics of the data travel in no message: at the server they would stay as they began."""
+    for name, layer in module.named_modules():
+        if getattr(layer, "running_mean", None) is not None:
+            problem = f": its layer {name!r} ({type(layer).__name__}) collects statistics of the data, which no message carries."
+            raise BadInput("initial_arrays", f"{problem} Use GroupNorm.")
 
 
 def _firsts(keys: Mapping[str, object]) -> dict[str, str]:

@@ -266,7 +266,8 @@ class Strategy(FlowerStrategy):
         self._unanswered = 0 if found.answers or not self.sent else self._unanswered + 1
         if self._unanswered >= MOST_UNANSWERED:
             reasons = "".join(f" Client {client!r}: {reason.rstrip('.')}." for client, reason in sorted(found.refused.items()))
-            problem = f"in {MOST_UNANSWERED} rounds running no client has given an answer that counts.{reasons}"
+            slow = f" A client that is only slow needs a timeout of more than {self.timeout:g} s." if found.absent else ""
+            problem = f"in {MOST_UNANSWERED} rounds running no client has given an answer that counts.{reasons}{slow}"
             raise NormecError(f"{problem} The experiment goes on from its folder, in a new run, when they do.")
 
     def _current(self) -> ArrayRecord:
