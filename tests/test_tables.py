@@ -321,6 +321,8 @@ def test_a_file_for_each_client(tmp_path: Path) -> None:
         assert data.ids == ("north", "south") and data.sizes.tolist() == [2, 1]
         assert data.client(1)[0].tolist() == [[5, 6]] and any(note.startswith("2 files of ") for note in data.notes)
     assert any("the samples of one file are in many clients' hands" in note for note in federation(tmp_path / "all").notes)
+    written(tmp_path / "all" / "README.md", "what these are")
+    assert any("left out, no tables of the folder itself: 1 (README.md)" in note for note in federation(tmp_path / "all").notes)
     for name in ("n", "s"):
         (tmp_path / "each" / name).mkdir(parents=True)
         written(tmp_path / "each" / name / "data.csv", TABLE)

@@ -107,6 +107,20 @@ def read_files(paths: list[Path], way: Way) -> Table:
     return table._replace(client=owners, notes=(*table.notes, read), unit="file")
 
 
+def read_table_folder(path: Path, way: Way) -> Table:
+    """The tables of a folder; whatever else lies in it is named.
+
+    Raises:
+        BadInput: as `read_files`.
+    """
+    tables = tables_in(path)
+    others = sorted(entry.name for entry in path.iterdir() if entry not in tables)
+    table = read_files(tables, way)
+    if not others:
+        return table
+    return table._replace(notes=(*table.notes, f"left out, no tables of the folder itself: {len(others):,} ({', '.join(others[:20])})"))
+
+
 def _frame(path: Path, way: Way) -> Frame:
     kind = suffix(regular_file(path, "data.source", KNOWN))
     if kind == ".parquet":

@@ -12,7 +12,7 @@ from normec.data import partition
 from normec.data.checks import alike, as_features, class_names, encode_labels
 from normec.data.delimited import Form
 from normec.data.federation import Federation
-from normec.data.files import Way, is_pattern, matching, read_file, read_files, suffix, tables_in
+from normec.data.files import Way, is_pattern, matching, read_file, read_files, read_table_folder, suffix, tables_in
 from normec.data.folders import read_folder
 from normec.data.images import pooled, read_cifar10, read_image_column
 from normec.data.leaf import is_leaf, read_leaf
@@ -175,7 +175,7 @@ def _read(data: Data, source: str) -> Table:
     if is_leaf(path):
         return read_leaf(path, limit)
     if path.is_dir():
-        return read_files(tables_in(path), way) if tables_in(path) else read_folder(path, look, columns.natural)
+        return read_table_folder(path, way) if tables_in(path) else read_folder(path, look, columns.natural)
     images = read_image_column(path, columns, look) if suffix(path) == ".parquet" and path.is_file() else None
     return images or read_file(path, way)
 
