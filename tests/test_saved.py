@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 import normec
+from normec.folder import Output, RunFolder
+from normec.hashed import with_hash
 from normec.models import mlp
 
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
@@ -100,7 +104,7 @@ def test_a_folder_runs_no_code_that_it_names(tmp_path: Path) -> None:
     with pytest.raises(normec.BadInput, match=r"made by test_saved:own_factory\. Give that module or function"):
         normec.load_model(tmp_path)
     named = {"model": json.dumps({"factory": {"name": "os:abort"}, "input_shape": [6], "classes": 3})}
-    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata=named)
+    (tmp_path / "model.safetensors").write_bytes(with_hash({"weight": torch.zeros(2)}, named))
     with pytest.raises(normec.BadInput, match="made by os:abort"):
         normec.load_model(tmp_path)
 
@@ -127,3 +131,55 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     with pytest.raises(normec.BadInput, match="is damaged, or of another program"):
         normec.load_model(tmp_path)
+
+
+def flipped(path: Path, places: int) -> Iterator[int]:
+    """The file with one bit changed, at places spread over all of it; it is whole again at the end."""
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for place in [*range(8), *rng.integers(8, len(whole), places).tolist()]:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(bytes(changed))
+        yield place
+    path.write_bytes(whole)
+
+
+def unless_refused(read: Callable[[], Any], sentence: str) -> Any:
+    """What a reader finds; None where it refuses with this sentence."""
+    try:
+        return read()
+    except normec.BadInput as error:
+        if sentence not in str(error):
+            raise
+        return None
+
+
+def test_a_damaged_model_is_never_loaded_as_another(tmp_path: Path) -> None:
+    trained(mlp, tmp_path)
+    whole = normec.load_model(tmp_path).state_dict()
+    for place in flipped(tmp_path / "model.safetensors", 150):
+        found = unless_refused(lambda: normec.load_model(tmp_path).state_dict(), "model")
+        assert found is None or all(torch.equal(value, found[name]) for name, value in whole.items()), place
+
+
+def test_a_damaged_checkpoint_is_never_resumed_as_another(tmp_path: Path) -> None:
+    """Nor are tensors that were replaced, such as what clients have spent, or who takes part in a round yet to be released."""
+    folder = RunFolder(tmp_path)
+    folder.checkpoint.parent.mkdir()
+    tensors = {"x": torch.arange(30.0), "exposure": torch.ones(4, dtype=torch.float64)}
+    folder.save_checkpoint(tensors, {"rounds_done": 3})
+    output = Output(np.array([True, False, True]), torch.arange(5.0, dtype=torch.float64))
+    folder.save_output(output)
+    for place in flipped(folder.checkpoint, 150):
+        found = unless_refused(folder.load_checkpoint, "state.safetensors is damaged")
+        same = found is None or all(torch.equal(value, found[0][name]) for name, value in tensors.items())
+        assert same and (found is None or found[1] == {"rounds_done": 3}), place
+    for place in flipped(tmp_path / "checkpoint" / "output.safetensors", 100):
+        again = unless_refused(lambda: folder.load_output(output.fingerprint()), "output.safetensors is damaged")
+        assert again is None or (np.array_equal(again.cohort, output.cohort) and torch.equal(again.released, output.released)), place
+    with safe_open(folder.checkpoint, framework="pt") as file:
+        metadata = file.metadata()
+    for said in (metadata, {"rounds_done": "3"}):
+        save_file(tensors | {"exposure": torch.zeros(4, dtype=torch.float64)}, folder.checkpoint, metadata=said)
+        with pytest.raises(normec.BadInput, match=r"state\.safetensors is damaged .* hash"):
+            folder.load_checkpoint()

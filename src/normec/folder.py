@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
+from normec.hashed import read_with_hash, with_hash
 from normec.settings import difference
 
 NO_ROUND = -1
@@ -145,15 +145,15 @@ class RunFolder:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
         plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
         metadata = {name: json.dumps(value) for name, value in counts.items()}
-        write_atomically(self.checkpoint, lambda: save(plain, metadata=metadata))
+        write_atomically(self.checkpoint, lambda: with_hash(plain, metadata))
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The tensors and the counts of the checkpoint, or None where there is none yet."""
         if not self.checkpoint.exists():
             return None
-        with self._reading(self.checkpoint), safe_open(self.checkpoint, framework="pt") as file:
-            counts = {name: json.loads(value) for name, value in file.metadata().items()}
-            return {name: file.get_tensor(name) for name in file.keys()}, counts  # noqa: SIM118 (not a dict)
+        with self._reading(self.checkpoint):
+            tensors, metadata = read_with_hash(self.checkpoint)
+            return tensors, {name: json.loads(value) for name, value in metadata.items()}
 
     @contextlib.contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
@@ -166,12 +166,13 @@ class RunFolder:
     def save_output(self, output: Output) -> None:
         """Stores what a round is about to release."""
         tensors = {"cohort": torch.from_numpy(output.cohort), "released": output.released}
-        write_atomically(self._output, lambda: save(tensors))
+        write_atomically(self._output, lambda: with_hash(tensors))
 
     def load_output(self, fingerprint: str) -> Output:
         """The stored output, which must have this fingerprint."""
-        with self._reading(self._output), safe_open(self._output, framework="pt") as file:
-            output = Output(file.get_tensor("cohort").numpy(), file.get_tensor("released"))
+        with self._reading(self._output):
+            tensors, _ = read_with_hash(self._output)
+            output = Output(tensors["cohort"].numpy(), tensors["released"])
             if output.fingerprint() != fingerprint:
                 raise ValueError("it is not the output that the ledger names")
             return output
@@ -180,7 +181,7 @@ class RunFolder:
         """Writes the parameters and buffers to model.safetensors, with what makes the module."""
         entries = module.state_dict().items()
         state = {name: value.detach().clone().contiguous() for name, value in entries if isinstance(value, Tensor)}
-        write_atomically(self.path / "model.safetensors", lambda: save(state, metadata={"model": json.dumps(made_by)}))
+        write_atomically(self.path / "model.safetensors", lambda: with_hash(state, {"model": json.dumps(made_by)}))
 
     def save_config(self, text: str) -> None:
         """Writes run.toml, from which the run can be repeated."""

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 
 from normec.errors import BadInput
 from normec.experiment import Plan
+from normec.hashed import read_with_hash
 from normec.models import Factory, Model, address, build, factory
 from normec.models.zoo import MODELS
 
@@ -36,9 +37,8 @@ def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
     if not path.is_file():
         raise BadInput("folder", f": {folder} holds no model.safetensors. Give the folder of a run that has ended.")
     try:
-        with safe_open(path, framework="pt") as file:
-            saved = json.loads(file.metadata()["model"])
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        state, metadata = read_with_hash(path)
+        saved = json.loads(metadata["model"])
         known = Model(**saved["factory"]) if saved["factory"] and model is None else None
         sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
     except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
