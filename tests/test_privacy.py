@@ -17,7 +17,7 @@ import normec
 from conftest import quadratic
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, calibrate, epsilon
-from normec.privacy.accountant import pld
+from normec.privacy.amplified import pld
 from normec.streams import Streams
 
 

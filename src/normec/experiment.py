@@ -20,6 +20,7 @@ from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
 from normec.metrics import Metric
 from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of
+from normec.models.code import code_of
 from normec.models.readings import Fit, passes_over, strangers
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar
@@ -102,8 +103,16 @@ class Plan:
             "evaluation": chosen.evaluation.table(),
             "data": {"clients": len(self.federation), "fingerprint": chosen.data.fingerprint()},
             "model": {"parameters": self.model.d, "fingerprint": self.model_start},
+            "code": self._code(),
             "engine": {"backend": self.backend.name, "ranks": ranks, **{key: engine[key] for key in ("dtype", "device", "eval_every")}},
         }
+
+    def _code(self) -> dict[str, str]:
+        """A hash of what is of the user's own making, so that a run does not resume with another function of the same name."""
+        chosen = self.experiment
+        kinds = {name: type(getattr(chosen, name)) for name in ("algorithm", "local", "server", "participation")}
+        found = {name: code_of(each) for name, each in {"model": self.model.module, "loss": self.model.loss, **kinds}.items()}
+        return {name: known for name, known in found.items() if known}
 
 
 def prepare(experiment: Experiment) -> Plan:

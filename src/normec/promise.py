@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context, Decimal
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -102,6 +103,14 @@ def upper(epsilon: float | None) -> str:
     if epsilon >= 1000:
         return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon - 1e-9):,}"
     return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+
+
+def rounded_up(noise: float, digits: int = 5) -> str:
+    """A noise multiplier with so many significant digits, rounded up, so that the printed one keeps the ε beside it."""
+    if noise == 0 or not math.isfinite(noise):
+        return f"{noise:g}"
+    shown = Decimal(noise).normalize(Context(prec=digits, rounding=ROUND_CEILING))
+    return f"{float(shown):.{digits}g}"
 
 
 def mechanism_for(

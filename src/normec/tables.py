@@ -9,7 +9,7 @@ from rich.text import Text
 
 from normec.data.overview import label
 from normec.errors import count
-from normec.promise import upper
+from normec.promise import rounded_up, upper
 from normec.training import Run
 
 HUGE = 1e9
@@ -82,7 +82,7 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
         bound = bound_or_none(row["epsilon"])
         if row["client_limit"]:
             bound += f" (clients silent before {row['client_limit']:g})"
-        table.add_row(row["trust"], sampling, f"{row['noise_multiplier']:.5g}", bound, row["accountant"])
+        table.add_row(row["trust"], sampling, rounded_up(row["noise_multiplier"]), bound, row["accountant"])
     return table
 
 
@@ -174,7 +174,7 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     dominant = found["chosen"]["bound"]["sharper"]["dominant"]
     lines: list[str] = [f"{count(found['rounds'], 'round')}; the bound's largest term: {dominant}"]
     if found["epsilon"] is not None:
-        noise = f"noise multiplier {found['noise_multiplier']:.5g} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
+        noise = f"noise multiplier {rounded_up(found['noise_multiplier'])} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
         lines.append(f"{noise}, trust {found['trust']}")
     held = "every condition of the theorem on the stepsizes holds for the chosen parameters"
     lines.append(f"warning: {found['coverage']}: no bound applies" if found["outside"] else held)

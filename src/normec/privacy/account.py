@@ -9,7 +9,8 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from normec.participation import OWN, Full, Participation, participation_from_table
-from normec.privacy.accountant import Spent, SpentSoFar, epsilon, realised, within_limit
+from normec.privacy.accountant import SpentSoFar, epsilon, realised, within_limit
+from normec.privacy.gaussian import Spent
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Mechanism
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -10,8 +11,10 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 from normec.errors import BadInput
-from normec.privacy.accountant import epsilon, pld, pld_grid, rdp, unamplified
-from normec.privacy.mechanism import PER_CLIENT, Mechanism
+from normec.privacy.accountant import epsilon
+from normec.privacy.amplified import pld, pld_applies, pld_grid, rdp
+from normec.privacy.gaussian import over_participations, unamplified
+from normec.privacy.mechanism import PER_CLIENT, SMALLEST_NOISE, Mechanism
 
 GUIDE_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Rényi orders of the first guess, which a few per cent more do not harm."""
@@ -40,6 +43,20 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def _calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
+    hardly_any = replace(mechanism, noise_multiplier=SMALLEST_NOISE)
+    if over_participations(hardly_any, delta).epsilon <= target:
+        return SMALLEST_NOISE  # a client hardly ever takes part
+    noise, step = _search(mechanism, target, delta), 0.0
+    while noise <= LARGEST_NOISE and (spent := epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon) > target:
+        step = max(1e-7, min(spent / target - 1, 1e-3), 2 * step)
+        noise *= 1 + step
+    if noise > LARGEST_NOISE:
+        raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
+    return noise
+
+
+def _search(mechanism: Mechanism, target: float, delta: float) -> float:
+    """A noise multiplier at which ε is near the target."""
     grid, aim = pld_grid(target, mechanism.rounds), target * (1 - CLOSE)
     told = time.monotonic()
 
@@ -53,37 +70,47 @@ def _calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
 
     def guess(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
-        return compared(noise, min(unamplified(trial, delta).epsilon, rdp(trial, delta, GUIDE_ORDERS).epsilon))
+        quick = pld_applies(trial, delta) and trial.adjacency == "replace-one"  # whose Rényi DP takes a quadrature
+        renyi = math.inf if quick else rdp(trial, delta, GUIDE_ORDERS).epsilon
+        return compared(noise, min(unamplified(trial, delta).epsilon, renyi))
 
     @cache
     def claim(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
         tight = pld(trial, delta, grid).epsilon if trial.trust == "central" else math.inf
-        spent = min(tight, unamplified(trial, delta).epsilon) if tight < math.inf else epsilon(trial, delta).epsilon
-        return compared(noise, spent)
+        if tight == math.inf:
+            return compared(noise, epsilon(trial, delta).epsilon)
+        return compared(noise, min(tight, unamplified(trial, delta).epsilon, over_participations(trial, delta).epsilon))
 
     if mechanism.trust in PER_CLIENT:
-        noise = _root(claim, 1.0)
-    elif mechanism.sampling == "full":
-        noise = _root(guess, 1.0)
-    else:
-        noise = _root(claim, 1.02 * _root(guess, 1.0, precision=1e-3, largest=1e15), step=0.75)
-    step = 0.0
-    while (spent := epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon) > target:
-        step = max(1e-7, spent / target - 1, 2 * step)
-        noise *= 1 + step
-    if noise > LARGEST_NOISE:
-        raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
-    return noise
+        return _root(claim, 1.0)
+    if mechanism.sampling == "full":
+        return _root(guess, 1.0)
+    return _root(claim, 1.02 * _root(guess, 1.0, precision=1e-3, largest=1e15), step=0.75, precision=1e-5)
 
 
 def affordable_rounds(mechanism: Mechanism, limit: float, delta: float) -> int:
-    """How many of a mechanism's rounds spend at most `limit`; ε grows with the rounds, so this is a bisection."""
-    low, high = 0, mechanism.rounds
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = epsilon(replace(mechanism, rounds=middle), delta).epsilon <= limit
-        low, high = (middle, high) if fits else (low, middle - 1)
+    """How many of a mechanism's rounds spend at most `limit`; ε grows with the rounds.
+
+    Between two numbers of rounds log ε is almost a line in log K: that, and halves in turn, take a few calls of the accountant.
+    """
+
+    def excess(rounds: int) -> float:
+        return math.log(max(epsilon(replace(mechanism, rounds=rounds), delta).epsilon, 1e-300) / limit)
+
+    low, high, above = 0, mechanism.rounds, excess(mechanism.rounds)
+    if above <= 0:
+        return high
+    below = -math.inf
+    for halve in itertools.cycle((False, False, True)):
+        if high - low <= 1:
+            return low
+        middle = (low + high) // 2
+        if not halve and low and max(-below, above) < math.inf:
+            middle = round(math.exp(math.log(low) - below * math.log(high / low) / (above - below)))
+            middle = min(max(middle, low + 1), high - 1)
+        found = excess(middle)
+        low, below, high, above = (middle, found, high, above) if found <= 0 else (low, below, middle, found)
     return low
 
 
