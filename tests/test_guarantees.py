@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -324,3 +325,42 @@ def test_a_plan_and_a_certificate_judge_alike(command: Command) -> None:
     assert "rounds that may be given up" in words and "every condition" not in words
     found = json.loads(command(*arguments, "--json").out)
     assert found["outside"] == ["rounds that may be given up (trust secagg with partial participation)"]
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).flatten()
+
+
+def scaled_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.mse_loss(outputs, targets)
+
+
+@pytest.mark.parametrize("changed", ["loss", "model"])
+def test_a_run_does_not_resume_with_other_code_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
+    choices: dict[str, Any] = {"model": Scaled, "loss": scaled_loss, "out": tmp_path / "r", "theory": normec.Theory(), "rounds": 4}
+    checked(**choices)
+    assert checked(**choices, resume=True).metrics
+    other: dict[str, Any] = {}
+    source = "def scaled_loss(outputs, targets):\n    return 2 * functional.mse_loss(outputs, targets)\n"
+    source += "def forward(self, x):\n    return self.layer(x).flatten().sin()\n"
+    exec(source, {"functional": functional, "__name__": __name__}, other)
+    if changed == "model":
+        monkeypatch.setattr(Scaled, "forward", other["forward"])
+    with pytest.raises(normec.BadInput, match=f"code.{changed}"):
+        checked(**choices | ({"loss": other["scaled_loss"]} if changed == "loss" else {}), resume=True)
+
+
+def test_code_of_this_library_and_of_torch_is_not_hashed() -> None:
+    from normec.models.code import code_of
+
+    assert code_of(functional.cross_entropy) is None and code_of(nn.Linear(2, 1)) is None and code_of(normec.FedNormEC) is None
+    assert code_of(partial(functional.cross_entropy, label_smoothing=0.1)) != code_of(
+        partial(functional.cross_entropy, label_smoothing=0.2)
+    )
+    assert code_of(nn.MSELoss(reduction="sum")) != code_of(nn.MSELoss()) and code_of(scaled_loss) == code_of(scaled_loss)
+    assert code_of(own_forward()) is not None and code_of(Variant) is not None

@@ -109,7 +109,7 @@ def rounded_up(noise: float, digits: int = 5) -> str:
     """A noise multiplier with so many significant digits, rounded up, so that the printed one keeps the ε beside it."""
     if noise == 0 or not math.isfinite(noise):
         return f"{noise:g}"
-    shown = Decimal(noise).normalize(Context(prec=digits, rounding=ROUND_CEILING))
+    shown = Decimal(repr(float(noise))).normalize(Context(prec=digits, rounding=ROUND_CEILING))
     return f"{float(shown):.{digits}g}"
 
 
