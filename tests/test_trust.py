@@ -244,7 +244,7 @@ def test_privacy_command_shows_the_papers_formula_and_warns(command: Command) ->
 
 def test_privacy_command_says_where_nothing_is_amplified(command: Command) -> None:
     fixed = json.loads(command("privacy", "noise_multiplier=5", "scheme=fixed", "rate=0.25", "--json").out)
-    assert fixed[0]["sampling"] == "fixed" and "without amplification" in fixed[0]["accountant"]
+    assert fixed[0]["sampling"] == "fixed" and "over participations" in fixed[0]["accountant"]
 
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
