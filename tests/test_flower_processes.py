@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import normec
+from normec.hashed import read_with_hash
 from normec.privacy.ledger import read
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
@@ -63,9 +64,8 @@ class Federation:
         return [json.loads(line) for line in (self.folder / experiment / "metrics.jsonl").read_text().splitlines()]
 
     def checkpoint(self, experiment: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        path = self.folder / experiment / "checkpoint" / "state.safetensors"
-        with safe_open(path, framework="pt") as file:
-            return load_file(path), {key: json.loads(value) for key, value in file.metadata().items()}
+        tensors, metadata = read_with_hash(self.folder / experiment / "checkpoint" / "state.safetensors")
+        return tensors, {key: json.loads(value) for key, value in metadata.items()}
 
     def client(self, number: int, experiment: str) -> Path:
         """A client's directory of an experiment."""
