@@ -126,7 +126,7 @@ def test_a_decimal_comma_is_asked_for(tmp_path: Path) -> None:
     both = written(tmp_path / "t.csv", "a;label\n1.234,5;x\n2,5;y\n")
     assert "'1.234,5'" in refused(both, decimal=",")
     targets = written(tmp_path / "t.csv", "a;label\n1;0,5\n2;-1,5\n")
-    assert load(Data(source=str(targets), decimal=",", clients=1, test_fraction=0), Streams(0), numbers=True).y.tolist() == [0.5, -1.5]
+    assert load(Data(source=str(targets), decimal=",", clients=1, test_fraction=0), Streams(0)).y.tolist() == [0.5, -1.5]
 
 
 def test_booleans_are_numbers_and_what_is_left_out_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import normec
+from conftest import FailsAt
 
 
 class Says(nn.Module):
@@ -303,3 +305,147 @@ def test_the_largest_class_stands_beside_an_accuracy(command: Any, tmp_path: Any
 def test_the_largest_class_is_counted() -> None:
     assert said(SCORES, TOKENS, last_axis, (3, 3)).summary["test_largest_class"] == pytest.approx(0.4)  # four of ten
     assert said([1.0, 2], np.array([1.0, 2]), functional.mse_loss).summary["test_largest_class"] is None
+
+
+def table_of(tmp_path: Any, rows: int = 120) -> Any:
+    """A CSV: a label with decimals, one of whole numbers from 18, a mark, and two that are 3 a + 2 b and time with an event."""
+    x = RNG.normal(size=(rows, 2)).round(3)
+    dose = 3 * x[:, 0] + 2 * x[:, 1]
+    age = 18 + np.arange(rows) % 60
+    lines = [f"{a},{b},{d:.4f},{n},{int(d > 0)},{i % 2}" for i, (a, b, d, n) in enumerate(zip(*x.T, dose, age, strict=True))]
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,dose,age,sick,event\n" + "\n".join(lines) + "\n")
+    return path
+
+
+GIVEN = ("rounds=40", "data.clients=4", "algorithm.name=fedavg", "participation.scheme=full", "privacy.trust=none", "local.steps=5")
+MSE = "model.loss=torch.nn.functional:mse_loss"
+
+
+def test_a_regression_from_the_command_line(command: Any, tmp_path: Any) -> None:
+    drop = 'data.drop_columns=["age", "sick", "event"]'
+    source = ("train", f"data.source={table_of(tmp_path)}", "data.label_column=dose", drop)
+    refused = command(*source, *GIVEN)
+    assert refused.code == 2 and "holds numbers such as" in refused.err and MSE in refused.err and "whole numbers" not in refused.err
+    done = command(*source, *GIVEN, MSE, "--out", "run")
+    assert done.code == 0 and "test r2" in done.out and "test rmse" in done.out
+    state = normec.load_model("run").state_dict()
+    assert state["1.weight"].numpy() == pytest.approx(np.array([[3, 2]]), abs=0.05)
+    assert "whole" not in done.out
+
+
+def test_whole_numbers_are_numbers_where_the_loss_predicts_numbers(command: Any, tmp_path: Any) -> None:
+    drop = 'data.drop_columns=["dose", "sick", "event"]'
+    done = command("train", f"data.source={table_of(tmp_path)}", "data.label_column=age", drop, *GIVEN, MSE, "rounds=1", "--out", "run")
+    assert done.code == 0, done.err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test_accuracy"] is None and summary["classes"] is None and summary["metrics"]["rmse"] > 1
+
+
+def test_two_classes_by_one_score_from_the_command_line(command: Any, tmp_path: Any) -> None:
+    drop, loss = 'data.drop_columns=["dose", "age", "event"]', "model.loss=torch.nn.functional:binary_cross_entropy_with_logits"
+    source = ("train", f"data.source={table_of(tmp_path)}", "data.label_column=sick", drop, *GIVEN, loss)
+    assert command(*source, "--out", "run").code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test_accuracy"] > 0.9 and summary["settings"]["model"]["parameters"] == 3
+    refused = command("train", "data.source=digits", loss, "rounds=1")
+    assert refused.code == 2 and "10 classes, and the loss tells two apart" in refused.err
+
+
+def cox(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Breslow's negative partial likelihood of (time, event)."""
+    order = targets[:, 0].argsort(descending=True)
+    risk, event = outputs[order, 0], targets[order, 1]
+    return -((risk - risk.logcumsumexp(0)) * event).sum() / event.sum().clamp(min=1)
+
+
+class Survivors:
+    """The mean risk of those with an event: an own metric, which is given outputs and targets as they are."""
+
+    higher_is_better = True
+
+    def reset(self) -> None:
+        self.risks: list[Tensor] = []
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        assert outputs.shape[1:] == targets.shape[1:] == (2,)
+        self.risks.append(outputs[targets[:, 1] == 1, 0])
+
+    def compute(self) -> Tensor:
+        return torch.cat(self.risks).mean()
+
+
+def test_survival_has_two_label_columns_and_its_own_metric(command: Any, tmp_path: Any) -> None:
+    source = ("train", f"data.source={table_of(tmp_path)}", 'data.label_column=["age", "event"]', *GIVEN, "model.loss=test_targets:cox")
+    done = command(*source, 'evaluation.metrics=["test_targets:Survivors"]', "evaluation.best=Survivors", "--out", "run")
+    assert done.code == 0, done.err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test_accuracy"] is None and list(summary["metrics"]) == ["Survivors"]
+
+
+def test_several_label_columns_are_labels_of_their_own(command: Any, tmp_path: Any) -> None:
+    loss = "model.loss=torch.nn.functional:binary_cross_entropy_with_logits"
+    source = f"data.source={table_of(tmp_path)}"
+    done = command("train", source, 'data.label_column=["sick", "event"]', 'data.drop_columns=["dose"]', *GIVEN, loss, "--out", "run")
+    assert done.code == 0 and json.loads((tmp_path / "run" / "summary.json").read_text())["test_accuracy"] > 0.4
+    assert command("train", source, 'data.label_column=["sick", "sick"]').code == 2
+
+
+def test_numbers_are_not_dealt_by_class(command: Any, tmp_path: Any) -> None:
+    found = command("train", f"data.source={table_of(tmp_path)}", "data.label_column=dose", MSE, *GIVEN, "data.partition=dirichlet")
+    assert found.code == 2 and "deals by class, and the targets are numbers" in found.err
+
+
+def wavering(tmp_path: Any, stop: int | None = None, **choices: Any) -> normec.Run:
+    """A model whose test loss falls and rises again: the step is too long for the last rounds, which momentum adds to."""
+    x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+    data = normec.Federation.from_arrays(x, 2 * x[:, 0], np.arange(40) % 4, test=(x, 2 * x[:, 0]))
+    defaults: dict[str, Any] = {"evaluation": normec.Evaluation(best="rmse"), "privacy": normec.Privacy(trust="none")}
+    defaults |= {"algorithm": normec.FedAvg()}
+    return normec.train(
+        model=lambda: nn.Linear(1, 1, bias=False), data=data, local=normec.GD(steps=1, lr=0.5),
+        participation=normec.Full(), rounds=9, loss=functional.mse_loss, server=normec.ServerMomentum(momentum=0.9), out=tmp_path,
+        observer=None if stop is None else FailsAt(stop), engine=normec.Engine(checkpoint_every=2), **(defaults | choices),
+    )  # fmt: skip
+
+
+def test_the_best_model_is_kept_beside_the_last_and_a_resume_keeps_it(tmp_path: Any) -> None:
+    run = wavering(tmp_path / "whole")
+    errors = [row["metrics"]["rmse"] for row in run.metrics]
+    best = int(np.argmin(errors))
+    assert 0 < best < 9 and run.summary["best"] == {
+        "by": "rmse", "round": best, "value": errors[best], "file": "best.safetensors", "note": None
+    }  # fmt: skip
+
+    def made() -> nn.Module:
+        return nn.Linear(1, 1, bias=False)
+
+    weight = float(normec.load_model(tmp_path / "whole", made, best=True).weight.detach())
+    assert abs(weight - 2) * np.sqrt((np.linspace(-1, 1, 40) ** 2).mean()) == pytest.approx(errors[best], rel=1e-4)
+    assert weight != float(normec.load_model(tmp_path / "whole", made).weight.detach())
+    with pytest.raises(OSError, match="stopped"):
+        wavering(tmp_path / "part", stop=best + 3)
+    resumed = wavering(tmp_path / "part", resume=True)
+    assert resumed.summary["best"] == run.summary["best"]
+    assert (tmp_path / "part" / "best.safetensors").read_bytes() == (tmp_path / "whole" / "best.safetensors").read_bytes()
+
+
+def test_what_the_best_model_costs_is_said(tmp_path: Any) -> None:
+    found = wavering(tmp_path / "a", algorithm=normec.DPFedAvgClip(), privacy=normec.Privacy(epsilon=8, trust="central"))
+    assert "unless it is public, no ε covers" in found.summary["best"]["note"]
+    with pytest.raises(normec.BadInput, match=r"holds no best\.safetensors"):
+        normec.load_model(wavering(tmp_path / "b", evaluation=normec.Evaluation()).folder, best=True)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "words"),
+    [
+        ({"best": "test_acuracy"}, "no number of this run"),
+        ({"best": "test_accuracy"}, "no number of this run"),
+        ({"best_is": "largest"}, "acts only with best"),
+        ({"best": "best", "best_is": "most"}, "best_is"),
+    ],
+)
+def test_a_best_that_cannot_be_told(evaluation: dict[str, Any], words: str) -> None:
+    with pytest.raises(normec.BadInput, match=words):
+        wavering(None, evaluation=normec.Evaluation(**evaluation))

@@ -246,7 +246,7 @@ def datasets(
     file, assignments = split(source, None, None)
     data, seed = resolve_data(file, assignments)
     with progress("reading the data"):
-        found = overview(load(data, Streams(seed), numbers=True))
+        found = overview(load(data, Streams(seed)))
         if picture:
             draw(found, picture)
     lines = [*overview_lines(found), *([f"drawn: {picture}"] if picture else [])]

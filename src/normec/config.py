@@ -21,6 +21,7 @@ from normec.evaluation import Evaluation
 from normec.experiment import Experiment, Schedule, Theory
 from normec.local import LocalMethod, local_from_table
 from normec.models import Model, factory, loss_function
+from normec.models.readings import wanted
 from normec.participation import Participation, participation_from_table
 from normec.privacy import Privacy
 from normec.settings import Settings
@@ -99,12 +100,12 @@ class RunConfig:
         return replace(self, engine=self.engine.model_copy(update={"eval_every": self.schedule.rounds}))
 
     def federation(self) -> Federation:
-        """Loads the data.
+        """The data, with the targets that the loss asks for.
 
         Raises:
             BadInput: for a source that cannot be used.
         """
-        return load(self.data, Streams(self.schedule.seed), numbers=self.model.loss != "cross-entropy")
+        return load(self.data, Streams(self.schedule.seed), wanted(loss_function(self.model)))
 
     def experiment(self) -> Experiment:
         """Loads the data and the model's factory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple, overload
+from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.data import Federation
-from normec.errors import BadInput, TrainingFailed, some_of
+from normec.errors import BadInput, TrainingFailed, nearest, some_of
 from normec.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
-from normec.metrics import Metric, NamedMetric, built, result, update
+from normec.metrics import SMALLER_IS_BETTER, Metric, NamedMetric, built, result, update
 from normec.models import FlatModel, Reading
 from normec.settings import Count, Settings, Text
 
@@ -28,10 +28,19 @@ class Evaluation(Settings):
     """The `[evaluation]` section. metrics: of the test set, import paths of torchmetrics metrics or the like, such as
     "torchmetrics.classification:MulticlassF1Score", or {name="…", arguments={average="micro"}}. samples: about how many training samples,
     and at most how many test samples, a round's losses and accuracy are taken on, spread evenly over the clients; by default all.
+    best: the number by which the best model is kept beside the last one: test_accuracy, test_loss, train_loss or a metric's name.
+    best_is: which of its values are better, where that is not known.
     """
 
     metrics: Metrics = ()
     samples: Count | None = None
+    best: Text | None = None
+    best_is: Literal["largest", "smallest"] | None = None
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**values)
+        if self.best_is is not None and self.best is None:
+            raise BadInput("best_is", f"={self.best_is!r} acts only with best. Set best, or remove it.")
 
     def build(self, federation: Federation, reading: Reading) -> dict[str, Metric]:
         """The metrics, as `metrics.built`; none where none is asked for and there is no test set.
@@ -46,6 +55,24 @@ class Evaluation(Settings):
                 raise BadInput("evaluation.metrics", f"={shown} needs a test set. Raise data.test_fraction, or remove it.")
             return {}
         return built(chosen, reading, len(federation.classes) if federation.classes else None, math.prod(federation.y.shape[1:]))
+
+    def larger_is_better(self, metrics: dict[str, Metric], reading: Reading, tested: bool) -> bool:
+        """Which values of the number `best` are better; true where there is no such number.
+
+        Raises:
+            BadInput: for a number that the run does not have, and for a metric that does not say.
+        """
+        held = ["train_loss", *(["test_loss"] if tested else ()), *(["test_accuracy"] if tested and reading.classifies else ()), *metrics]
+        if self.best is None or (self.best_is is not None and self.best in held):
+            return self.best_is != "smallest"
+        if self.best not in held:
+            raise BadInput("evaluation.best", f"={self.best!r} is no number of this run. {nearest(self.best, held)}")
+        known = self.best in ("test_accuracy", "r2", *SMALLER_IS_BETTER)
+        said = self.best not in SMALLER_IS_BETTER if known else getattr(metrics[self.best], "higher_is_better", None)
+        if said is None:
+            problem = f"={self.best!r}: the metric does not say which of its values are better"
+            raise BadInput("evaluation.best", f'{problem}. Set evaluation.best_is to "largest" or "smallest".')
+        return bool(said)
 
 
 class Scores(NamedTuple):

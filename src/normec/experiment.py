@@ -21,7 +21,7 @@ from normec.memory import Layout, layout_for
 from normec.metrics import Metric
 from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of
 from normec.models.code import code_of
-from normec.models.readings import Fit, passes_over, strangers
+from normec.models.readings import Fit, names_two_classes, outputs_asked, passes_over, strangers
 from normec.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar
 from normec.promise import mechanism_for
@@ -128,7 +128,7 @@ def prepare(experiment: Experiment) -> Plan:
     streams = Streams(experiment.schedule.seed, secret_cohorts=experiment.privacy.noise == "secure")
     device = engine.torch_device
     classes = len(data.classes) if data.classes else None
-    module = build(experiment.model, data.x[0], classes, streams.torch_seed("model"))
+    module = build(experiment.model, data.x[0], classes, streams.torch_seed("model"), outputs_asked(experiment.loss, data.y, classes))
     model = FlatModel(module, experiment.loss, device, engine.torch_dtype)
     start, fingerprint = model.vector.clone(), model.fingerprint()  # before trials move it
     federation = data.to(device, engine.torch_dtype)
@@ -159,6 +159,7 @@ def prepare(experiment: Experiment) -> Plan:
         experiment.privacy, algorithm, experiment.participation, clients=len(data), rounds=experiment.schedule.rounds, d=model.d
     )
     metrics = experiment.evaluation.build(federation, model.reading)
+    experiment.evaluation.larger_is_better(metrics, model.reading, federation.test is not None)  # refuses what cannot be compared
     if experiment.privacy.trust != "none" and _class_weights(experiment.loss) is not None:
         note = "class weights are taken for public constants: computed from the clients' data they would be a release that no ε covers"
         federation = replace(federation, notes=(*federation.notes, note))
@@ -253,6 +254,9 @@ def _check_labels(experiment: Experiment) -> None:
     if experiment.loss is functional.cross_entropy and (data.classes is None or len(data.classes) < 2):
         held = "holds no class labels" if data.classes is None else f"holds one class only ({data.classes[0]!r})"
         raise BadInput("data", f" {held}. The cross-entropy loss needs two classes or more; give another loss for other targets.")
+    of_torch = getattr(experiment.loss, "__module__", "").startswith("torch.")
+    if of_torch and data.classes is not None and len(data.classes) > 2 and names_two_classes(experiment.loss):
+        raise BadInput("data", f" holds {len(data.classes)} classes, and the loss tells two apart. Give cross-entropy, or two classes.")
     weight = _class_weights(experiment.loss)
     if weight is not None and data.classes is not None and len(weight) != len(data.classes):
         problem = f" are {len(weight)} for {len(data.classes)} classes ({', '.join(data.classes[:20])}). Give one for each, in this order."

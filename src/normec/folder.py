@@ -21,6 +21,8 @@ from normec.files import Lock, making, write_atomically
 from normec.hashed import read_with_hash, with_hash
 from normec.settings import difference
 
+MODEL, BEST = "model.safetensors", "best.safetensors"
+"""The last model of a run, and its best one where one is kept."""
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
 
@@ -177,11 +179,11 @@ class RunFolder:
                 raise ValueError("it is not the output that the ledger names")
             return output
 
-    def save_model(self, module: nn.Module, made_by: dict[str, Any]) -> None:
-        """Writes the parameters and buffers to model.safetensors, with what makes the module."""
+    def save_model(self, module: nn.Module, made_by: dict[str, Any], name: str = MODEL) -> None:
+        """Writes the parameters and buffers to a file, with what makes the module."""
         entries = module.state_dict().items()
         state = {name: value.detach().clone().contiguous() for name, value in entries if isinstance(value, Tensor)}
-        write_atomically(self.path / "model.safetensors", lambda: with_hash(state, {"model": json.dumps(made_by)}))
+        write_atomically(self.path / name, lambda: with_hash(state, {"model": json.dumps(made_by)}))
 
     def save_config(self, text: str) -> None:
         """Writes run.toml, from which the run can be repeated."""

@@ -11,7 +11,7 @@ from normec.config import RunConfig, Tree, merge
 from normec.errors import BadInput
 from normec.settings import flat
 
-LISTS = {"evaluation.metrics", "data.drop_columns", "model.class_weights"}
+LISTS = {"evaluation.metrics", "data.label_column", "data.drop_columns", "model.class_weights"}
 """Settings that are lists themselves; several of them are a list of lists."""
 LONGEST_NAME = 100
 Changes = dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from normec.algorithms import Slots
+from normec.best import Best
 from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
@@ -69,6 +70,7 @@ class Recorder:
         self.plan, self.ranks = plan, ranks
         self.folder, self.observer = (folder, observer) if ranks.first else (None, None)
         self.metrics: list[dict[str, Any]] = []
+        self.best = Best.of(plan)
         self._description = plan.describe(ranks.size)
         self.releases = Releases(plan, self.folder)
         self._recounted = False
@@ -100,6 +102,7 @@ class Recorder:
         state.memory.load(tensors)
         for name in COUNTS:
             setattr(state, name, counts[name])
+        self.best.load(tensors, counts, state.x)
         self._clock -= state.seconds
         self.releases.settle(state.rounds_done)
         state.exposure = self.releases.exposure(state.exposure)
@@ -135,10 +138,12 @@ class Recorder:
         """Saves the state, so that a resumed run goes on from here. To be called on all ranks."""
         memories = self.ranks.gather(state.memory.state()) if self.folder or self.ranks.size > 1 else []
         if self.folder is not None:
-            self.folder.save_checkpoint(self._tensors(state) | merged(memories), {name: getattr(state, name) for name in COUNTS})
+            counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts()
+            self.folder.save_checkpoint(self._tensors(state) | merged(memories) | self.best.tensors(), counts)
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
+        self.best.save(self.plan, self.folder)
         self.plan.model.start_from(state.buffers)
         if not self.ranks.first:
             self.plan.model.load(state.x)
@@ -146,7 +151,7 @@ class Recorder:
         verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
         clients = by_client(self.plan.model, state.x, self.plan.federation)
         module = self.plan.model.load(state.x)  # last, so that no evaluation leaves anything in its buffers
-        end = End(self.releases.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients)
+        end = End(self.releases.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients, self.best.table())
         summary = summarize(self.plan, end, self._description)
         if self.folder:
             self.folder.save_clients(clients)
@@ -190,6 +195,7 @@ class Recorder:
         self.plan.model.start_from(state.buffers)
         row = self._row(state, statistics)
         self.metrics.append(row)
+        self.best.look(row, state.x, state.buffers)
         if self.folder:
             self.folder.append_metrics(row)
         if self.observer:
@@ -235,7 +241,6 @@ class Recorder:
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
             return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()
         seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
-        drop_broken = self.plan.mechanism.trust != "none"
-        scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, drop_broken)
+        scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust != "none")
         refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()

@@ -12,41 +12,46 @@ from torch import nn
 
 from normec.errors import BadInput
 from normec.experiment import Plan
+from normec.folder import BEST, MODEL
 from normec.hashed import read_with_hash
 from normec.models import Factory, Model, address, build, factory
+from normec.models.readings import outputs_asked
 from normec.models.zoo import MODELS
 
 
 def saved_as(plan: Plan) -> dict[str, Any]:
-    """What makes the module of a run again: its factory, where that has a name, the shape of a sample and the number of classes."""
+    """What makes the module of a run again: its factory if that has a name, the shape of a sample, the numbers of classes and outputs."""
     data = plan.experiment.data
     classes = len(data.classes) if data.classes else None
-    return {"factory": address(plan.experiment.model), "input_shape": list(data.x.shape[1:]), "classes": classes}
+    outputs = outputs_asked(plan.experiment.loss, data.y, classes)
+    return {"factory": address(plan.experiment.model), "input_shape": list(data.x.shape[1:]), "classes": classes, "outputs": outputs}
 
 
-def load_model(folder: Path | str, model: Factory | None = None) -> nn.Module:
+def load_model(folder: Path | str, model: Factory | None = None, *, best: bool = False) -> nn.Module:
     """The trained model of a run's folder, on the CPU and in evaluation mode.
 
     model: its factory, or a module like it, needed unless the model is a built-in one. What a folder names of other code is never
-    run: a folder may come from anyone.
+    run: a folder may come from anyone. best: the best one, of a run with `evaluation.best`.
 
     Raises:
         BadInput: for a folder without a model, and for a factory that makes another module.
     """
-    path = Path(folder) / "model.safetensors"
+    path = Path(folder) / (BEST if best else MODEL)
     if not path.is_file():
-        raise BadInput("folder", f": {folder} holds no model.safetensors. Give the folder of a run that has ended.")
+        of = " with evaluation.best" if best else ""
+        raise BadInput("folder", f": {folder} holds no {path.name}. Give the folder of a run{of} that has ended.")
     try:
         state, metadata = read_with_hash(path)
         saved = json.loads(metadata["model"])
         known = Model(**saved["factory"]) if saved["factory"] and model is None else None
         sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
+        outputs = saved.get("outputs", classes)
     except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
     if model is None and (known is None or known.name not in MODELS):
         made = f"was made by {known.name}" if known else "was given as a module, or made by a function without a name to import"
         raise BadInput("model", f": the model of {folder} {made}. Give that module or function: normec.load_model(folder, model=MODEL).")
-    module = build(model or factory(known or Model()), sample, classes, seed=0)
+    module = build(model or factory(known or Model()), sample, classes, seed=0, outputs=outputs)
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     module = module.to(kinds.pop()) if len(kinds) == 1 else module
     try:

@@ -20,7 +20,8 @@ class End(NamedTuple):
     """How a run ended.
 
     last: the last line of the metrics. given_up: rounds that released nothing. exposure: the clients' (M,). theory: the
-    verdict of the theorems, if it was asked for. clients: how each one fares, as `evaluation.by_client`.
+    verdict of the theorems, if it was asked for. clients: how each one fares, as `evaluation.by_client`. best: the best
+    model, as `Best.table`.
     """
 
     claim: Spent
@@ -29,6 +30,7 @@ class End(NamedTuple):
     exposure: Tensor
     theory: dict[str, Any] | None
     clients: Sequence[dict[str, Any]]
+    best: dict[str, Any] | None = None
 
 
 def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
         "clients_at_limit": int(mechanism.silent(end.exposure).sum()),
         "theory": end.theory,
         "simulation_only": {"spread": spread(end.clients)},
+        "best": end.best,
         "metrics": last.get("metrics"),
         "test_accuracy": last["test_accuracy"],
         "test_largest_class": plan.model.reading.largest_share(plan.scored.test[1]) if plan.scored.test else None,

@@ -29,6 +29,7 @@ def result_table(run: Run) -> Table:
         "convergence": s["convergence"],
         "test accuracy": number(s["test_accuracy"], ".1%") + _by_itself(s["test_largest_class"]),
         **{f"test {name}": number(value, ".4g") for name, value in (s["metrics"] or {}).items()},
+        **({"best model": _best(s["best"])} if s["best"] else {}),
         "test loss": number(s["test_loss"], ".4f"),
         "training loss": number(s["train_loss"], ".4f"),
         "(ε, δ)": promise,
@@ -45,6 +46,11 @@ def result_table(run: Run) -> Table:
     }.items():
         table.add_row(name, Text(value))
     return table
+
+
+def _best(best: dict[str, Any]) -> str:
+    shown = number(best["value"], ".1%" if best["by"] == "test_accuracy" else ".4g")
+    return f"of round {best['round']}, {best['by']} {shown}: {best['file']}"
 
 
 def _by_itself(share: float | None) -> str:
@@ -64,6 +70,8 @@ def warnings(run: Run) -> list[str]:
         lines.append(f"warning: the training loss rose from {first:.4f} to {last:.4f}. {advice}.")
     elif last is not None and first is not None and last - least > 0.1 * (first - least):
         lines.append(f"warning: the training loss rose again, from {least:.4f} in round {when} to {last:.4f}. {advice}.")
+    if run.summary["best"] and run.summary["best"]["note"]:
+        lines.append(f"note: {run.summary['best']['note']}")
     spent, claim = run.summary["epsilon_realised_max"], run.summary["epsilon"]
     if spent is not None and claim is not None and spent > claim:
         remedy = f"privacy.client_limit={claim:.4g} would keep every client within the claim"

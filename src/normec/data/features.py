@@ -46,9 +46,9 @@ def samples(frame: Frame, columns: Columns) -> Table:
     Raises:
         BadInput: for a missing column, missing or infinite values, and a column of which most values are numbers, but not all.
     """
-    named = (columns.label, columns.client, *columns.dropped, *([columns.time] if columns.time else []))
+    named = (columns.label, *columns.labels, columns.client, *columns.dropped, *([columns.time] if columns.time else []))
     frame = with_clean_names(frame, named)
-    y = targets(frame, columns.label)
+    y = targets(frame, columns.label) if not columns.labels else _side_by_side(frame, (columns.label, *columns.labels))
     for name in columns.dropped:
         if name not in frame.names:
             frame.column("data.drop_columns", name)
@@ -137,6 +137,15 @@ def _numbers_of_text(column: Any, written: bool, decimal: str) -> np.ndarray | s
 def targets(frame: Frame, name: str) -> np.ndarray:
     """The label column: whole numbers, strings or, as targets of a regression, floats. A CSV's are as `as_written` says."""
     return _meant(frame, name, "data.label_column", floats=True)
+
+
+def _side_by_side(frame: Frame, names: tuple[str, ...]) -> np.ndarray:
+    """Several columns of numbers as the targets (n, K) of each sample."""
+    found = [targets(frame, name) for name in names]
+    text = next((name for name, each in zip(names, found, strict=True) if each.dtype.kind == "U"), None)
+    if text is not None:
+        raise BadInput("data.label_column", f" names {text!r}, which holds text. Of several columns give such as hold numbers.")
+    return np.column_stack(found)
 
 
 def clients(frame: Frame, columns: Columns) -> np.ndarray | None:

@@ -35,7 +35,7 @@ class Table(NamedTuple):
 class Columns(NamedTuple):
     """What the columns of a file mean. natural: the ids in `client` say who holds what. dropped: read by nobody.
 
-    time: the column that a split by time goes by, which is no feature.
+    time: the column that a split by time goes by, which is no feature. labels: further columns of targets, beside `label`.
     """
 
     label: str
@@ -43,6 +43,7 @@ class Columns(NamedTuple):
     natural: bool
     dropped: tuple[str, ...] = ()
     time: str | None = None
+    labels: tuple[str, ...] = ()
 
 
 def read_digits() -> Table:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from normec.data.files import DELIMITED, TABLES, suffix
 from normec.data.pixels import ImageSettings
@@ -16,6 +18,7 @@ DEFAULT_WINDOW = 40
 """Characters from which the next one is predicted."""
 NEEDS = {"concentration": "dirichlet", "classes_per_client": "shards", "size_exponent": "power-law"}
 """Settings that act with one partition only."""
+Names = Annotated[tuple[Text, ...], Field(strict=False, min_length=1, description="a column's name, or a list of such")]
 IMAGES = ("pool", "resize", "channels", "pixel_max")
 """Settings that act with images only."""
 
@@ -43,7 +46,7 @@ class Data(ImageSettings):
     size_exponent: Positive | None = None
     min_size: Whole = 0
     client_column: Text = "client"
-    label_column: Text = "label"
+    label_column: Text | Names = "label"
     drop_columns: Texts = ()
     time_column: Text | None = None
     separator: Text | None = None
@@ -52,6 +55,11 @@ class Data(ImageSettings):
     test_source: Text | None = None
     test_fraction: Fraction = 0.2
     size_limit: Literal["auto"] | Count = "auto"
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The columns that hold the targets."""
+        return (self.label_column,) if isinstance(self.label_column, str) else self.label_column
 
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)
@@ -75,6 +83,7 @@ class Data(ImageSettings):
             ("path", self.source == "cifar10", "'cifar10'"),
             ("test_source", self.source != "cifar10" and not looks_like_import_path(self.source), "a file or a folder"),
             ("window", self.source.lower().endswith(".txt"), "a .txt file"),
+            ("label_column", table or isinstance(self.label_column, str), "a table, .csv or .parquet, for several columns"),
             ("drop_columns", table, "a table, .csv or .parquet"),
             ("time_column", table, "a table, .csv or .parquet"),
             ("separator", csv, "a .csv file"),
@@ -88,14 +97,17 @@ class Data(ImageSettings):
 
     def _check_roles(self) -> None:
         """That no column has two roles."""
-        for key in ("label_column", "client_column"):
-            if getattr(self, key) in self.drop_columns:
-                raise BadInput("drop_columns", f" holds {getattr(self, key)!r}, which is the {key}. Remove it there; it is no feature.")
-        if self.partition == "column" and self.client_column == self.label_column:
+        if len(set(self.label_names)) != len(self.label_names):
+            raise BadInput("label_column", f"={list(self.label_names)} names a column twice. Name each once.")
+        for key, names in (("label_column", self.label_names), ("client_column", (self.client_column,))):
+            for name in names:
+                if name in self.drop_columns:
+                    raise BadInput("drop_columns", f" holds {name!r}, which is the {key}. Remove it there; it is no feature.")
+        if self.partition == "column" and self.client_column in self.label_names:
             raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
         if self.time_column is not None and self.test_source is not None:
             raise BadInput("time_column", f"={self.time_column!r} acts only without test_source. Remove one of the two.")
-        if self.time_column in (self.label_column, self.client_column, *self.drop_columns):
+        if self.time_column in (*self.label_names, self.client_column, *self.drop_columns):
             raise BadInput("time_column", f"={self.time_column!r} has another role already. Name another column, or remove that role.")
 
     def _may_be(self, suffixes: tuple[str, ...]) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from normec.data import partition
-from normec.data.checks import alike, as_features, class_names, encode_labels
+from normec.data.checks import alike, as_features
 from normec.data.delimited import Form
 from normec.data.federation import Federation
 from normec.data.files import Way, is_pattern, matching, read_file, read_files, read_table_folder, suffix, tables_in
@@ -21,14 +21,15 @@ from normec.data.pixels import Look
 from normec.data.readers import Columns, Table, read_digits
 from normec.data.settings import DEFAULT_CLIENTS, DEFAULT_WINDOW, IMAGES, Data
 from normec.data.split import split, with_test
+from normec.data.targets import with_targets
 from normec.data.text import read_speakers
 from normec.errors import BadInput, count
 from normec.imports import load_object, looks_like_import_path
 from normec.streams import Streams
 
 
-def load(data: Data, streams: Streams, *, numbers: bool = False) -> Federation:
-    """The federation that a `[data]` section describes; numbers: targets may be floats, for a loss that predicts them.
+def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | None = None) -> Federation:
+    """The federation that a `[data]` section describes. wanted: what targets the loss asks for, if that is known.
 
     Raises:
         BadInput: for data that cannot be used, before any training.
@@ -49,9 +50,9 @@ def load(data: Data, streams: Streams, *, numbers: bool = False) -> Federation:
     if data.test_source is not None:
         table = with_test(table, _read_test(data, data.test_source))
     table = table if data.pool is None else pooled(table, data.pool)
-    names = table.classes or class_names("data.label_column", table.y, *(table.test[1:] if table.test else ()))
-    _check_targets(data, table, names, numbers)
-    labels = encode_labels("data.label_column", table.y, names).numpy()
+    given = table.classes
+    table = with_targets(table, data.label_names, wanted)
+    names, labels = table.classes, table.y
     natural = data.partition == "column"
     x = _features(table, table.x)
     train, test = split(table, data.test_fraction, natural, streams)
@@ -69,7 +70,7 @@ def load(data: Data, streams: Streams, *, numbers: bool = False) -> Federation:
         classes=names,
         empty_clients=absent,
     )
-    labelled = [] if table.classes else alike("labels", names or (), "classes")
+    labelled = [] if given else alike("labels", names or (), "classes")
     notes = [
         *table.notes,
         *federation.notes,
@@ -78,21 +79,6 @@ def load(data: Data, streams: Streams, *, numbers: bool = False) -> Federation:
         *_about_the_test(data, table, sorted(strangers)),
     ]
     return _large_enough(replace(federation, notes=tuple(notes)), data.min_size)
-
-
-def _check_targets(data: Data, table: Table, names: tuple[str, ...] | None, numbers: bool) -> None:
-    """That the targets suit the loss and the partition."""
-    held = ""
-    if names is None and not numbers:
-        held = f"{table.y.dtype} values such as {table.y.flat[0]}, and the loss is cross-entropy"
-    elif names is not None and len(names) < 2:
-        held = f"one class only ({table.y.flat[0]})"
-    if held:
-        remedy = "Give labels of two classes or more" + (", or a model.loss that predicts numbers" if names is None else "")
-        raise BadInput("data.label_column", f"={data.label_column!r} holds {held}. {remedy}.")
-    if data.partition in ("dirichlet", "shards") and (names is None or table.y.ndim > 1):
-        problem = f"={data.partition!r} deals by class, and these samples have not one class each"
-        raise BadInput("data.partition", f"{problem}. Use iid, power-law or column.")
 
 
 def _refuse_image_settings(data: Data, why: str) -> None:
@@ -166,7 +152,8 @@ def _read(data: Data, source: str) -> Table:
             )
         return read_cifar10(Path(data.path), look)
     path, limit = Path(source), look.size_limit
-    columns = Columns(data.label_column, data.client_column, data.partition == "column", data.drop_columns, data.time_column)
+    label, *more = data.label_names
+    columns = Columns(label, data.client_column, data.partition == "column", data.drop_columns, data.time_column, tuple(more))
     way = Way(columns, Form("\t" if data.separator == "tab" else data.separator, data.decimal or ".", data.encoding), limit)
     if is_pattern(source):
         return read_files(matching(source), way)
@@ -176,7 +163,7 @@ def _read(data: Data, source: str) -> Table:
         return read_leaf(path, limit)
     if path.is_dir():
         return read_table_folder(path, way) if tables_in(path) else read_folder(path, look, columns.natural)
-    images = read_image_column(path, columns, look) if suffix(path) == ".parquet" and path.is_file() else None
+    images = read_image_column(path, columns, look) if suffix(path) == ".parquet" and path.is_file() and not more else None
     return images or read_file(path, way)
 
 
@@ -193,6 +180,9 @@ def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np
     if data.min_size * clients > len(labels):
         needed = f"={data.min_size} for {clients} clients needs {data.min_size * clients:,} of {len(labels):,} training samples"
         raise BadInput("data.min_size", f"{needed}. Use a smaller one, or fewer clients.")
+    if data.partition in ("dirichlet", "shards") and (labels.ndim > 1 or labels.dtype.kind == "f"):
+        problem = f"={data.partition!r} deals by class, and the targets are {'several a sample' if labels.ndim > 1 else 'numbers'}"
+        raise BadInput("data.partition", f"{problem}. Use iid, power-law or column.")
     return _dealt(data, labels, clients, streams.generator("partition")), list(range(clients))
 
 

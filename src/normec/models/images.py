@@ -24,15 +24,15 @@ class CNN(nn.Module):
     d = 34,058 for 3×32×32 images and 10 classes.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], classes: int, norm: Norm = "group") -> None:
+    def __init__(self, input_shape: tuple[int, ...], outputs: int, norm: Norm = "group") -> None:
         super().__init__()
         channels, height, width = as_image(input_shape)
         self.input_shape = (channels, height, width)
         self.features = nn.Sequential(*_stage(channels, 16, norm), *_stage(16, 32, norm), *_stage(32, 64, norm))
-        self.head = nn.Linear(64 * (height // 8) * (width // 8), classes)
+        self.head = nn.Linear(64 * (height // 8) * (width // 8), outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes) of images (n, channels, height, width), or of the same numbers in another shape."""
+        """Logits (n, outputs) of images (n, channels, height, width), or of the same numbers in another shape."""
         y: Tensor = self.head(self.features(x.reshape(len(x), *self.input_shape)).flatten(1))
         return y
 
@@ -44,19 +44,19 @@ class ResNet20(nn.Module):
     d = 269,722 for 3×32×32 images and 10 classes.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], classes: int, norm: Norm = "group") -> None:
+    def __init__(self, input_shape: tuple[int, ...], outputs: int, norm: Norm = "group") -> None:
         super().__init__()
         self.input_shape = as_image(input_shape)
         self.entry = nn.Sequential(nn.Conv2d(self.input_shape[0], 16, 3, padding=1, bias=False), NORMS[norm](16), nn.ReLU())
         widths = [16] * 3 + [32] * 3 + [64] * 3
         self.blocks = nn.Sequential(*(_Block(before, after, norm) for before, after in zip([16, *widths], widths, strict=False)))
-        self.head = nn.Linear(64, classes)
+        self.head = nn.Linear(64, outputs)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_uniform_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, classes) of images (n, channels, height, width), or of the same numbers in another shape."""
+        """Logits (n, outputs) of images (n, channels, height, width), or of the same numbers in another shape."""
         y: Tensor = self.head(self.blocks(self.entry(x.reshape(len(x), *self.input_shape))).mean(dim=(2, 3)))
         return y
 

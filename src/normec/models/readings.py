@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → the mean loss of the batch, a scalar."""
@@ -161,6 +162,21 @@ def passes_over(loss: Loss, outputs: Tensor, targets: Tensor, value: int) -> boo
 def names_two_classes(loss: Loss) -> bool:
     """Whether a loss tells two classes apart by one score, as binary cross-entropy does."""
     return Trial(loss, (1,), (1,), torch.float32, torch.float32).threshold(PAIRS[0]) is not None
+
+
+def outputs_asked(loss: Loss, targets: Tensor, classes: int | None) -> int:
+    """How many outputs a sample should have: a score for each class, or one number for each target (n, …)."""
+    return targets[:1].numel() if classes is None or names_two_classes(loss) else classes
+
+
+def wanted(loss: Loss) -> Literal["classes", "numbers"] | None:
+    """What targets a loss asks for, where that is known: classes for torch's cross-entropies, numbers for what draws to its targets."""
+    if loss in (functional.cross_entropy, functional.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        return "classes"
+    counts = loss is functional.poisson_nll_loss or isinstance(loss, nn.PoissonNLLLoss)
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (((1,), (1,)), ((), ()), ((1,), ()))
+    tried = (Trial(loss, outputs, targets, torch.float32, torch.float32) for outputs, targets in shapes)
+    return "numbers" if counts or any(each.draws_to_targets() for each in tried) else None
 
 
 class Trial:

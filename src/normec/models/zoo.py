@@ -44,17 +44,17 @@ class Model(Settings):
             raise BadInput("class_weights", problem)
 
 
-def logistic(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Softmax regression on flattened features, starting at zero: weight (classes, features), then bias (classes,)."""
-    linear = nn.Linear(_features(input_shape), classes)
+def logistic(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Softmax regression on flattened features, starting at zero: weight (outputs, features), then bias (outputs,); linear for numbers."""
+    linear = nn.Linear(_features(input_shape), outputs)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def mlp(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Two layers with 64 hidden units and ReLU, in torch's default initialisation."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(_features(input_shape), 64), nn.ReLU(), nn.Linear(64, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(_features(input_shape), 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
 MODELS: dict[str, Factory] = {"logistic": logistic, "mlp": mlp, "cnn": CNN, "resnet20": ResNet20, "charlm": CharLM}
@@ -105,16 +105,17 @@ def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
     return loss
 
 
-def build(make: Factory, sample: Tensor, classes: int | None, seed: int) -> nn.Module:
+def build(make: Factory, sample: Tensor, classes: int | None, seed: int, outputs: int | None = None) -> nn.Module:
     """The module of a factory, with its random initialisation drawn from `seed`; or a copy of a module that is given.
 
-    A factory may ask for `input_shape` (of one sample) and `classes` by those parameter names, or for nothing.
+    A factory may ask for `input_shape` (of one sample), `classes` and `outputs` by those parameter names, or for nothing. outputs: how
+    many a sample should have, by default as many as there are classes.
 
     Raises:
         BadInput: where the factory fails or returns no torch.nn.Module.
     """
     label = type(make).__name__ if isinstance(make, nn.Module) else getattr(make, "__qualname__", repr(make))
-    offered: dict[str, Any] = {"input_shape": tuple(sample.shape), "classes": classes}
+    offered: dict[str, Any] = {"input_shape": tuple(sample.shape), "classes": classes, "outputs": outputs or classes}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -1,0 +1,47 @@
+"""From a label column to targets: classes, or numbers to be predicted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from normec.data.checks import class_names, encode_labels
+from normec.data.readers import Table
+from normec.errors import BadInput
+
+REGRESSION = "model.loss=torch.nn.functional:mse_loss"
+
+
+def with_targets(table: Table, columns: tuple[str, ...], wanted: Literal["classes", "numbers"] | None) -> Table:
+    """The table with `classes` and labels as positions among them, or floats and no classes.
+
+    Text is labels, numbers with decimals are numbers, and whole numbers are what the loss asks for; by default labels, of several
+    columns where all are 0 or 1.
+
+    Raises:
+        BadInput: for targets that do not suit the loss, and for fewer than two classes.
+    """
+    parts = [table.y, *(table.test[1:] if table.test else ())]
+    named = f"={columns[0]!r}" if len(columns) == 1 else f"={list(columns)}"
+    kinds = {part.dtype.kind for part in parts}
+    marks = len(columns) == 1 or all(bool(np.isin(part, (0, 1)).all()) for part in parts if part.dtype.kind in "iub")
+    if "U" not in kinds and table.classes is None and wanted != "classes" and ("f" in kinds or wanted == "numbers" or not marks):
+        return _of(table, [part.astype(np.float64 if part.dtype.itemsize > 4 else np.float32) for part in parts], None)
+    if "f" in kinds:
+        held = next(part for part in parts if part.dtype.kind == "f").ravel()[0]
+        remedy = f"Give labels, or a loss for numbers, such as {REGRESSION}"
+        raise BadInput("data.label_column", f"{named} holds numbers such as {held}, and cross-entropy predicts classes. {remedy}.")
+    if wanted == "numbers":
+        held = "names classes" if table.classes else f"holds text such as {str(table.y.ravel()[0])!r}"
+        raise BadInput("data.label_column", f"{named} {held}, and the loss predicts numbers. Give numbers, or a loss for classes.")
+    names = table.classes or class_names("data.label_column", *parts)
+    if names is None or len(names) < 2:
+        problem = f"{named} holds one class only ({table.y.ravel()[0]}). Give labels of two classes or more."
+        raise BadInput("data.label_column", problem)
+    return _of(table, [encode_labels("data.label_column", part, names).numpy() for part in parts], names)
+
+
+def _of(table: Table, parts: list[np.ndarray], names: tuple[str, ...] | None) -> Table:
+    test = (table.test[0], parts[1]) if table.test else None
+    return table._replace(y=parts[0], test=test, classes=names)
