@@ -99,7 +99,10 @@ BAD_VALUES: dict[str, list[str]] = {
         '["math:pi"]',
         '["builtins:dict"]',
     ],
+    "evaluation.best": ["1", '"test_acuracy"', "rmse"],
+    "evaluation.best_is": [*TEXTS, "largest"],
     "model.norm": [*TEXTS, "layer", "group"],
+    "model.class_weights": ["1", '"a"', "[0]", "[nan]", "[1, 2]", '["a"]'],
 }
 WITH = {
     "data.path": ["data.source=cifar10"],
@@ -299,7 +302,7 @@ def test_directory_as_source(command: Command) -> None:
     [
         ({"x": np.ones((4, 2))}, "no array y"),
         ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0])}, "array y"),
-        ({"x": np.ones((4, 2)), "y": np.array([0.0, 1.0, 0.0, 1.0])}, "holds float64 values"),
+        ({"x": np.ones((4, 2)), "y": np.array([0.0, 1.0, 0.0, 1.0])}, "holds numbers such as 0.0"),
         ({"x": np.array(["a", "b"]), "y": np.array([0, 1])}, "type <U1"),
         ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0, 1]), "client": np.array([0, 1])}, "array client"),
         ({"x": np.full((4, 2), np.nan), "y": np.array([0, 1, 0, 1])}, "4 rows"),

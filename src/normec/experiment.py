@@ -260,7 +260,7 @@ def _check_labels(experiment: Experiment) -> None:
     weight = _class_weights(experiment.loss)
     if weight is not None and data.classes is not None and len(weight) != len(data.classes):
         problem = f" are {len(weight)} for {len(data.classes)} classes ({', '.join(data.classes[:20])}). Give one for each, in this order."
-        raise BadInput("class_weights", problem)
+        raise BadInput("model.class_weights", problem)
 
 
 def _class_weights(loss: Loss) -> Tensor | None:
