@@ -102,7 +102,6 @@ BAD_VALUES: dict[str, list[str]] = {
     "evaluation.best": ["1", '"test_acuracy"', "rmse"],
     "evaluation.best_is": [*TEXTS, "largest"],
     "model.norm": [*TEXTS, "layer", "group"],
-    "model.class_weights": ["1", '"a"', "[0]", "[nan]", "[1, 2]", '["a"]'],
 }
 WITH = {
     "data.path": ["data.source=cifar10"],
