@@ -101,6 +101,7 @@ BAD_VALUES: dict[str, list[str]] = {
     ],
     "evaluation.best": ["1", '"test_acuracy"', "rmse"],
     "evaluation.best_is": [*TEXTS, "largest"],
+    "model.start": [*TEXTS, "nowhere", "."],
     "model.norm": [*TEXTS, "layer", "group"],
 }
 WITH = {

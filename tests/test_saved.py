@@ -19,7 +19,7 @@ from torch import nn
 import normec
 from normec.folder import Output, RunFolder
 from normec.hashed import with_hash
-from normec.models import mlp
+from normec.models import mlp, start_from
 
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 40)
@@ -183,3 +183,83 @@ def test_a_damaged_checkpoint_is_never_resumed_as_another(tmp_path: Path) -> Non
         save_file(tensors | {"exposure": torch.zeros(4, dtype=torch.float64)}, folder.checkpoint, metadata=said)
         with pytest.raises(normec.BadInput, match=r"state\.safetensors is damaged .* hash"):
             folder.load_checkpoint()
+
+
+def weights(path: Path, kind: str, module: nn.Module) -> Path:
+    file = path / f"w.{kind}"
+    torch.save(module.state_dict(), file) if kind == "pt" else save_file(module.state_dict(), file)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors", "run"])
+def test_a_model_starts_from_given_weights(tmp_path: Path, kind: str) -> None:
+    earlier = trained(mlp, tmp_path / "earlier").model
+    source = tmp_path / "earlier" if kind == "run" else weights(tmp_path, kind, earlier)
+    data = normec.Federation.from_arrays(X, Y, np.arange(40) % 4)
+    choices: dict[str, Any] = {
+        "data": data, "algorithm": normec.FedAvg(), "local": normec.GD(), "participation": normec.Full(), "rounds": 2,
+        "privacy": normec.Privacy(trust="none"),
+    }  # fmt: skip
+    started, whole = normec.train(model=mlp, start=source, **choices), normec.train(model=earlier, **choices)
+    assert started.metrics[0]["train_loss"] == whole.metrics[0]["train_loss"]
+    assert all(torch.equal(a, b) for a, b in zip(started.model.parameters(), whole.model.parameters(), strict=True))
+    assert f"the model starts from {source}" in started.summary["notes"]
+    private = {"algorithm": normec.FedNormEC(), "privacy": normec.Privacy(trust="central", epsilon=8.0)}
+    notes = normec.train(model=mlp, start=source, **choices | private).summary["notes"]
+    assert any("the claim is that of this run alone: nothing in it protects those" in note for note in notes)
+    normec.train(model=mlp, out=tmp_path / "private", **choices | private)
+    notes = normec.train(model=mlp, start=tmp_path / "private", **choices | private).summary["notes"]
+    assert any("the earlier run has spent an ε of its own" in note for note in notes)
+
+
+def test_a_damaged_run_is_no_start(tmp_path: Path) -> None:
+    trained(mlp, tmp_path / "earlier")
+    file = tmp_path / "earlier" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 4
+    file.write_bytes(bytes(content))
+    with pytest.raises(normec.BadInput, match=r"model.start=.* cannot be read .its content is not what was written"):
+        start_from(mlp((6,), 3), tmp_path / "earlier")
+
+
+def test_a_resume_notices_another_start(tmp_path: Path, command: Any) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    assert command("train", "rounds=1", "data.clients=5", "--out", "a").code == 0
+    start = ["train", "rounds=2", "data.clients=5", f"model.start={tmp_path / 'w.pt'}", "--out", "b"]
+    weights(tmp_path, "pt", module)
+    assert command(*start).code == 0
+    with torch.no_grad():
+        module[1].bias += 1
+    weights(tmp_path, "pt", module)
+    found = command(*start, "--resume")
+    assert found.code == 2 and "model.fingerprint" in found.err
+
+
+def test_a_start_of_another_model_is_named(tmp_path: Path) -> None:
+    class Runs:
+        def __reduce__(self) -> Any:
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    cases = {
+        "names.pt": ({"weight": torch.zeros(3, 6)}, "it holds no 1.weight, 1.bias and also weight"),
+        "shape.pt": ({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, r"holds 1.weight of shape \(3, 5\), the model of \(3, 6\)"),
+        "nan.pt": ({"1.weight": torch.full((3, 6), float("nan")), "1.bias": torch.zeros(3)}, "in 1.weight that are not finite"),
+        "nested.pt": ({"epoch": 3, "state_dict": {}}, "is no state dict of tensors .it holds 'epoch'"),
+        "code.pt": ({"1.weight": Runs()}, "holds no plain state dict .UnpicklingError"),
+    }
+    data = normec.Federation.from_arrays(X, Y, np.arange(40) % 4)
+    for name, (content, said) in cases.items():
+        torch.save(content, tmp_path / name)
+        with pytest.raises(normec.BadInput, match=rf"model.start=.*{said}"):
+            normec.train(
+                model=nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), data=data, algorithm=normec.FedAvg(), local=normec.GD(), rounds=1,
+                participation=normec.Full(), privacy=normec.Privacy(trust="none"), start=tmp_path / name,
+            )  # fmt: skip
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_as_json(command: Any) -> None:
+    found = command("train", "rounds=2", "data.clients=5", "--out", "run", "--json")
+    assert found.code == 0 and json.loads(found.out) == json.loads(Path("run/summary.json").read_text())
+    assert "round" in found.err
+    assert "--json acts on a run" in command("train", "--dry-run", "--json").err

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands import audit, experiments, flower
-from normec.commands.answers import answer, split
+from normec.commands.answers import answer, as_text, split
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
 
@@ -51,6 +51,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker threads, one core each.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write the metrics for TensorBoard too, below DIR.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one object; progress goes to stderr.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the resolved configuration, train nothing.")] = False,
 ) -> None:
     """Train one federated model.
@@ -60,10 +61,12 @@ def train(
     from which the run can be repeated.
     """
     try:
+        if dry_run and as_json:
+            raise BadInput("--json", " acts on a run, and --dry-run makes none. Leave one of them out.")
         if dry_run:
             _check_only(run or [], workers)
             return
-        _train(run or [], out, resume, workers, tensorboard)
+        _train(run or [], out, resume, workers, tensorboard, as_json)
     except KeyboardInterrupt:
         raise NormecError("interrupted before training started") from None
 
@@ -82,7 +85,7 @@ def _check_only(arguments: list[str], workers: int | None) -> None:
     typer.echo(f"\n{config.toml(plan.delta)}", nl=False)
 
 
-def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None, tensorboard: bool) -> None:
+def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None, tensorboard: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from normec.config import resolve
@@ -96,7 +99,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
     if resume and out is None:
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
     file, assignments = split(arguments, out if resume else None, workers)
-    config, console = resolve(file, assignments), Console()
+    config, console = resolve(file, assignments), Console(stderr=as_json)
     with Ranks.joined() as ranks:
         if ranks.first:
             result = _watched(config, console, out or _new_folder(config), resume, tensorboard, ranks)
@@ -104,6 +107,9 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
             execute(prepare(config.experiment()), ranks=ranks)
     if not ranks.first:
         os._exit(0)  # it holds nothing to be written, and torch may abort a process of a parted group while it ends
+    if as_json:
+        typer.echo(as_text(result.summary))
+        return
     console.print(result_table(result))
     theory = lines(result.summary["theory"]) if result.summary["theory"] else []
     for line in [*warnings(result), *theory, result.summary["claim"]]:

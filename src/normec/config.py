@@ -83,7 +83,7 @@ class RunConfig:
         tree: Tree = {
             **self.schedule.table(),
             "data": self.data.resolved().table(),
-            "model": self.model.table(),
+            "model": self.model.resolved().table(),
             "local": {"method": self.local.method, **self.local.table()},
             "algorithm": algorithm_table(self.algorithm),
             "server": {"optimizer": self.server.optimizer, **self.server.table()},
@@ -126,6 +126,7 @@ class RunConfig:
             theory=self.theory,
             evaluation=self.evaluation,
             loss=loss_function(self.model),
+            start=None if self.model.start is None else Path(self.model.start),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from normec.evaluation import Evaluation
 from normec.local import LocalMethod
 from normec.memory import Layout, layout_for
 from normec.metrics import Metric
-from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of
+from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of, start_from, start_note
 from normec.models.code import code_of
 from normec.models.readings import Fit, names_two_classes, outputs_asked, passes_over, strangers
 from normec.participation import Participation
@@ -46,7 +47,7 @@ class Theory(Settings):
 
 @dataclass(frozen=True)
 class Experiment:
-    """The choices that make a run. loss: (outputs, targets) → the mean loss of a batch."""
+    """The choices that make a run. loss: (outputs, targets) → the mean loss of a batch. start: weights that the model starts from."""
 
     model: Factory
     data: Federation
@@ -60,6 +61,7 @@ class Experiment:
     engine: Engine = Engine()  # noqa: RUF009 (immutable)
     theory: Theory = Theory()  # noqa: RUF009 (immutable)
     evaluation: Evaluation = Evaluation()  # noqa: RUF009 (immutable)
+    start: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ def prepare(experiment: Experiment) -> Plan:
     device = engine.torch_device
     classes = len(data.classes) if data.classes else None
     module = build(experiment.model, data.x[0], classes, streams.torch_seed("model"), outputs_asked(experiment.loss, data.y, classes))
+    given = None if experiment.start is None else start_from(module, experiment.start)
     model = FlatModel(module, experiment.loss, device, engine.torch_dtype)
-    start, fingerprint = model.vector.clone(), model.fingerprint()  # before trials move it
+    start, fingerprint = model.vector.clone(), "/".join(filter(None, (model.fingerprint(), given)))  # before trials move it
     federation = data.to(device, engine.torch_dtype)
     smallest = min(experiment.local.smallest_batch(federation.sizes), PROBE_SAMPLES)
     with torch.random.fork_rng(devices=[]):
@@ -162,6 +165,9 @@ def prepare(experiment: Experiment) -> Plan:
     experiment.evaluation.larger_is_better(metrics, model.reading, federation.test is not None)  # refuses what cannot be compared
     if experiment.privacy.trust != "none" and _class_weights(experiment.loss) is not None:
         note = "class weights are taken for public constants: computed from the clients' data they would be a release that no ε covers"
+        federation = replace(federation, notes=(*federation.notes, note))
+    if experiment.start is not None:
+        note = start_note(experiment.start, experiment.privacy.trust != "none")
         federation = replace(federation, notes=(*federation.notes, note))
     federation, scored = _scored(federation, experiment.evaluation.samples)
     share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds

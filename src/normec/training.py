@@ -56,6 +56,7 @@ def train(
     engine: Engine | None = None,
     theory: Theory | None = None,
     evaluation: Evaluation | None = None,
+    start: Path | str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     observer: Observer | None = None,
@@ -67,6 +68,7 @@ def train(
     `classes`. loss: (outputs, targets) → batch mean.
     evaluation: `normec.Evaluation(metrics=("torchmetrics.classification:MulticlassF1Score",))` adds metrics to loss and accuracy.
     theory: `normec.Theory(check=True)` puts a verdict of the convergence theorems into the summary.
+    start: the folder of a run, a .safetensors file or a state dict, whose weights the model starts from.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
     observer: who watches; `normec.ConsoleObserver()` shows progress.
 
@@ -77,7 +79,9 @@ def train(
     """
     schedule, step = Schedule(rounds=rounds, seed=seed), server or Descent()
     how = engine or Engine(), theory or Theory(), evaluation or Evaluation()
-    chosen = Experiment(model, data, algorithm, local, participation, privacy, schedule, step, loss, *how)
+    chosen = Experiment(
+        model, data, algorithm, local, participation, privacy, schedule, step, loss, *how, None if start is None else Path(start)
+    )
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
     with Ranks.joined() as ranks:

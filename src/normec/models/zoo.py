@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -28,6 +29,7 @@ class Model(Settings):
     """The `[model]` section. name: a built-in one, or `package.module:factory`. loss: "cross-entropy", or `package.module:function`.
 
     norm: of cnn and resnet20, "group" (by default) or "batch", whose running statistics only runs without privacy allow.
+    start: the folder of a run, a .safetensors file or a state dict, whose weights the model starts from.
     class_weights: of cross-entropy, what a sample of each class counts. Constants: computed from the clients' data they would be a
     release of their own.
     """
@@ -36,12 +38,17 @@ class Model(Settings):
     loss: Text = "cross-entropy"
     norm: Literal["group", "batch"] | None = None
     class_weights: Weights | None = None
+    start: Text | None = None
 
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)
         if self.class_weights is not None and self.loss != "cross-entropy":
             problem = f"={list(self.class_weights)} acts only with loss='cross-entropy'. Remove it, or weigh in your own loss."
             raise BadInput("class_weights", problem)
+
+    def resolved(self) -> Model:
+        """With the path of a start made absolute."""
+        return self if self.start is None else self.model_copy(update={"start": str(Path(self.start).absolute())})
 
 
 def logistic(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
