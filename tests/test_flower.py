@@ -17,8 +17,10 @@ from torch import nn
 
 import normec
 from normec.algorithms.base import REGISTRY
+from normec.algorithms.error_feedback import ErrorFeedback
 from normec.errors import BadInput, NormecError
 from normec.memory import Layout
+from normec.operators import Clipping
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import read
 from normec.promise import upper
@@ -433,6 +435,18 @@ def failing(grid: Grid, node: int, on: int, error: Exception) -> None:
     grid.nodes[node].app = app
 
 
+def moving(grid: Grid, node: int, by: float) -> None:
+    """Lets a node's train function move every number of the model by as much."""
+    app = ClientApp(mods=[ClientMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        moved = {name: Array(array.numpy() + by) for name, array in message.content["arrays"].items()}
+        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    grid.nodes[node].app = app
+
+
 @pytest.mark.parametrize("error", [ValueError("row 7: Jane Doe"), BadInput("targets", ": Jane Doe"), MemoryError()], ids=repr)
 @pytest.mark.parametrize("on", [1, 3])
 def test_what_a_train_function_fails_of_does_not_leave_the_client_nor_that_it_failed(error: Exception, on: int, tmp_path: Path) -> None:
@@ -444,6 +458,39 @@ def test_what_a_train_function_fails_of_does_not_leave_the_client_nor_that_it_fa
     assert not any(reply.has_error() or reply.content[RECORD]["refused"] for reply in grid.heard)
     assert "Jane" not in repr([reply.content for reply in grid.heard])
     assert releases(tmp_path) == dict.fromkeys(SAMPLES, ROUNDS)
+
+
+class TooLong(ErrorFeedback):
+    """Says that its messages are clipped to 1, and sends the whole residual where its first number is below zero."""
+
+    @property
+    def operator(self) -> Clipping:
+        return Clipping(1.0)
+
+    def client(self, update: torch.Tensor, memory: normec.Slots, context: normec.Context) -> normec.ClientStep:
+        step = super().client(update, memory, context)
+        return step._replace(message=torch.where(step.residual[:, :1] < 0, 9.0, step.message))
+
+
+@pytest.mark.parametrize("trust", ["local", "central"])
+def test_a_message_past_its_bound_does_not_leave_the_client_nor_that_there_was_one(
+    trust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(TooLong, "name", "too-long", raising=False)
+    monkeypatch.setitem(REGISTRY, "too-long", TooLong)
+    grid = federation(tmp_path)
+    for node, step in ((10, -1.0), (11, -1.0), (12, 1.0)):  # the last one's update, x − y, is below zero
+        moving(grid, node, step)
+    chosen = strategy(tmp_path, normec.Privacy(trust=trust, noise_multiplier=0.0), algorithm=TooLong())
+    result = start(chosen, grid, rounds=1)
+    assert result.train_metrics_clientapp[1]["answered"] == 3 and releases(tmp_path) == dict.fromkeys(SAMPLES, 1)
+    assert not any(reply.content[RECORD]["refused"] for reply in grid.heard)
+    assert caplog.text.count("too-long sends a message that is longer than its bound, 1, on which") == 1
+    held = memories(chosen, tmp_path).norm(dim=1)
+    torch.testing.assert_close(held, torch.tensor([1.0, 1.0, 0.0]), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        chosen.state.x - chosen.layout.flat(ArrayRecord(START)), torch.full((D,), -2 / 3 / D**0.5), rtol=1e-4, atol=0
+    )
 
 
 @pytest.mark.parametrize("on", [1, 3])

@@ -356,6 +356,17 @@ def test_an_unfinished_private_run_says_what_it_has_spent_and_of_what(two: Path,
     assert not any("No number on this page" in line for line in voids(run))
 
 
+def test_how_each_client_fares_is_read_when_it_is_asked_for(two: Path, tmp_path: Path) -> None:
+    """The file is large with many clients; one that is damaged ends no report, which does not show it."""
+    shutil.copytree(two / "ours", tmp_path / "ours")
+    whole, damaged = Record.read(two / "ours"), Record.read(tmp_path / "ours")
+    assert whole.clients == json.loads((two / "ours" / "clients.json").read_text())["simulation_only"] != []
+    (tmp_path / "ours" / "clients.json").write_text('{"simulation_only": 7}')
+    assert write(read([tmp_path / "ours"]))
+    with pytest.raises(normec.BadInput, match="clients.json is damaged"):
+        print(damaged.clients)
+
+
 def test_evaluated_rounds_are_drawn_before_others() -> None:
     rows = [{"round": k, "test_accuracy": 0.5 if k % 5 == 0 else None, "train_loss": None} for k in range(301)]
     kept = [row["round"] for row in thinned(rows, 61)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import tomllib
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from normec.experiment import Plan, prepare
 from normec.folder import RunFolder
 from normec.privacy.account import Account
 from normec.spending import account_of, check_audit, check_metrics, check_summary, finite_or_none, promises
+
+DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a file of a run's folder raises where it is damaged."""
 
 
 def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]:
@@ -35,16 +39,14 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
 class Record:
     """What a run's folder tells. settings: the configuration in full. metrics: a dict a round. summary: None before the run's end.
 
-    clients: of a finished run how each client fares, which only a simulation can know. audit: of a run that is an
-    audit what it has found, or before its end only how many canaries there are. account: what the ledger says that was spent,
-    None of a run that promises nothing; the last of the metrics shows that ε.
+    audit: of a run that is an audit what it has found, or before its end only how many canaries there are. account: what the ledger
+    says that was spent, None of a run that promises nothing; the last of the metrics shows that ε.
     """
 
     path: Path
     settings: Tree
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
-    clients: list[dict[str, Any]]
     audit: dict[str, Any] | None = None
     account: Account | None = None
 
@@ -66,15 +68,13 @@ class Record:
             settings = tomllib.loads(_text(reading)) if reading == folder.config else json.loads(_text(reading))
             reading = folder.summary
             summary = json.loads(_text(reading)) if reading.is_file() else None
-            reading = path / "clients.json"
-            clients = json.loads(_text(reading))["simulation_only"] if reading.is_file() else []
             reading = folder.audit
             audit = json.loads(_text(reading)) if reading.is_file() else None
-            whole = isinstance(settings, dict) and isinstance(summary, dict | None) and isinstance(clients, list)
+            whole = isinstance(settings, dict) and isinstance(summary, dict | None)
             if not whole or not (audit is None or _is_audit(audit)):
                 raise TypeError("it holds something else")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BadInput(str(reading), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.") from None
+        except DAMAGES as error:
+            raise _damaged(reading, error) from None
         account = account_of(folder, promises(settings, metrics, summary))  # after the metrics, which it is always ahead of
         if summary is not None:
             check_summary(account, summary, folder.summary)
@@ -84,7 +84,23 @@ class Record:
                 check_audit(account, audit, folder.audit)
         if metrics:
             metrics[-1]["epsilon"] = finite_or_none(account)
-        return cls(path, settings, metrics, summary, clients, audit, account)
+        return cls(path, settings, metrics, summary, audit, account)
+
+    @functools.cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """Of a finished run how each client fares, which only a simulation can know; read when it is asked for, since it may be large.
+
+        Raises:
+            BadInput: where the file is damaged.
+        """
+        path = self.path / "clients.json"
+        try:
+            rows = json.loads(_text(path))["simulation_only"] if path.is_file() else []
+            if not isinstance(rows, list):
+                raise TypeError("it holds something else")
+        except DAMAGES as error:
+            raise _damaged(path, error) from None
+        return rows
 
     @property
     def epsilon(self) -> float | None:
@@ -110,6 +126,10 @@ class Record:
         if target is None:
             return None
         return next((row for row in self.metrics if row.get(metric) is not None and row[metric] >= target), None)
+
+
+def _damaged(path: Path, error: Exception) -> BadInput:
+    return BadInput(str(path), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.")
 
 
 def _is_audit(found: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from normec.algorithms.base import (
     algorithm_from_table,
     algorithm_kind,
     algorithm_table,
+    check_bound,
     client_step,
     register,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "algorithm_from_table",
     "algorithm_kind",
     "algorithm_table",
+    "check_bound",
     "client_step",
     "register",
     "server_step_from_table",

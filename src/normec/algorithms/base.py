@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from normec.algorithms.declared import check_declaration
-from normec.errors import BadInput
+from normec.errors import BadInput, TrainingFailed
 from normec.imports import load_object, looks_like_import_path
 from normec.local import LocalMethod
-from normec.operators import Operator, Uniform, row_norms, usable
+from normec.operators import Operator, Uniform, margin, row_norms, usable
 from normec.settings import Positive, Settings, choose
 
 Slots = tuple[Tensor, ...]
@@ -173,6 +173,19 @@ def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Co
         memory=tuple(torch.where(broken, old, new) for old, new in zip(memory, step.memory, strict=True)),
         residual=step.residual.masked_fill(broken, math.nan),
     )
+
+
+def check_bound(algorithm: Algorithm, messages: Tensor, bound: float, dtype: torch.dtype) -> None:
+    """That no message (G, d) is longer than the bound on which privacy rests; without saying whose. dtype: in which they were computed.
+
+    Raises:
+        TrainingFailed: for one that is, by more than rounding.
+    """
+    if not bool((row_norms(messages) <= bound * (1 + margin(dtype))).all()):
+        raise TrainingFailed(
+            f"{algorithm.name} sends a message that is longer than its bound, {bound:g}, on which all privacy rests. "
+            f"Correct its `client` or `operator`; normec.contract.check({algorithm.name!r}) tries both."
+        )
 
 
 REGISTRY: dict[str, type[Algorithm]] = {}

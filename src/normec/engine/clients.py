@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.algorithms import Algorithm, Context, Slots, client_step
+from normec.algorithms import Algorithm, Context, Slots, check_bound, client_step
 from normec.data import Federation
 from normec.engine.loop import Backend, Task
 from normec.engine.ranks import Ranks
@@ -21,7 +21,7 @@ from normec.local import LocalMethod
 from normec.memory import Memory
 from normec.models import FlatModel, LocalSteps
 from normec.noise import to_lattice
-from normec.operators import margin, row_norms, usable
+from normec.operators import row_norms, usable
 from normec.streams import Streams
 
 SAMPLES_KEPT = 2**14
@@ -184,12 +184,12 @@ class Clients:
 
     def _check_bound(self, messages: Tensor, dtype: torch.dtype, k: int) -> None:
         """Ends a run whose algorithm does not keep its bound, before anything of the round is released; without naming whose message."""
-        if self.bound < math.inf and not bool((row_norms(messages) <= self.bound * (1 + margin(dtype))).all()):
-            name = self.algorithm.name
-            raise TrainingFailed(
-                f"round {k + 1}: {name} sends a message that is longer than its bound, {self.bound:g}, on which all privacy rests. "
-                f"Nothing of this round is released. Correct its `client` or `operator`; normec.contract.check({name!r}) tries both."
-            )
+        if self.bound == math.inf:
+            return
+        try:
+            check_bound(self.algorithm, messages, self.bound, dtype)
+        except TrainingFailed as error:
+            raise TrainingFailed(f"round {k + 1}: {error} Nothing of this round is released.") from None
 
     def _uniform(self, like: Tensor, clients: np.ndarray, k: int) -> Tensor:
         """Uniform numbers in [0, 1), (G, d), from a stream of each client."""

@@ -13,8 +13,8 @@ from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor
 
 from normec.algorithms import Context as AlgorithmContext
-from normec.algorithms import client_step
-from normec.errors import BadInput
+from normec.algorithms import check_bound, client_step
+from normec.errors import BadInput, TrainingFailed
 from normec.flower.index import TRAINING
 from normec.flower.keeper import Keeper
 from normec.flower.layout import Layout
@@ -101,9 +101,9 @@ def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, 
     update = _update(message, context, call_next, layout, terms)[None]
     unkeyed = AlgorithmContext((), lambda: torch.from_numpy(np.random.default_rng().random(update.shape)).float())
     step = client_step(terms.algorithm, update, tuple(slot[None] for slot in memory), unkeyed)
-    moves = instruction.transmits or terms.algorithm.everyone_computes
-    keeper.propose(instruction.attempt, tuple(slot[0] for slot in step.memory) if moves else memory)
-    sent = _protected(step.message[0], mechanism, instruction.transmits)
+    bounded, moves = _bounded(step.message, terms), instruction.transmits or terms.algorithm.everyone_computes
+    keeper.propose(instruction.attempt, tuple(slot[0] for slot in step.memory) if moves and bounded is step.message else memory)
+    sent = _protected(bounded[0], mechanism, instruction.transmits)
     if ledger is not None:
         ledger.commit(instruction.round, _fingerprint(sent), **({} if hidden else {"participants": [0], "exposure": 1.0}))
     return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
@@ -156,6 +156,18 @@ def _update(message: Message, context: Context, call_next: Next, layout: Layout,
         return torch.full_like(x, torch.nan)
     layout.check_copies(moved)  # says nothing of the data, but of the model
     return (x - y).mul_(terms.algorithm.update_scale(terms.sizes.local_lr) / terms.sizes.local_lr)
+
+
+def _bounded(messages: Tensor, terms: Terms) -> Tensor:
+    """The message (1, d) of this client; zero in place of one past its bound, which no noise would hide, nor a refusal."""
+    if terms.privacy.trust == "none":
+        return messages
+    try:
+        check_bound(terms.algorithm, messages, terms.algorithm.operator.bound, messages.dtype)
+    except TrainingFailed as error:
+        log.error("%s This client's message is zero in this round.", error)
+        return torch.zeros_like(messages)
+    return messages
 
 
 def _protected(message: Tensor, mechanism: Mechanism, transmits: bool) -> Tensor | None:
