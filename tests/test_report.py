@@ -363,7 +363,7 @@ def test_how_each_client_fares_is_read_when_it_is_asked_for(two: Path, tmp_path:
     assert whole.clients == json.loads((two / "ours" / "clients.json").read_text())["simulation_only"] != []
     (tmp_path / "ours" / "clients.json").write_text('{"simulation_only": 7}')
     assert write(read([tmp_path / "ours"]))
-    with pytest.raises(normec.BadInput, match="clients.json is damaged"):
+    with pytest.raises(normec.BadInput, match=r"clients\.json is damaged"):
         print(damaged.clients)
 
 
