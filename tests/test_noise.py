@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+import normec
+from conftest import quadratic
 from normec import discrete_gaussian as module
 from normec.discrete_gaussian import discrete_gaussian
-from normec.noise import lattice_for, with_secure_gaussian
+from normec.noise import lattice_for, lattice_gap, with_secure_gaussian
+from normec.participation import Poisson
+from normec.privacy import Mechanism, SpentSoFar, epsilon
 
 SUSPICIOUS = 1e-6
 """A p-value below this fails: once in a million runs of one test by chance."""
@@ -117,3 +124,38 @@ def test_the_sum_is_one_of_whole_numbers() -> None:
     message = torch.arange(1000, dtype=torch.float64) * lattice
     released = with_secure_gaussian(message, 1e9, lattice)
     assert torch.equal(released, (released / lattice).round() * lattice) and float(released.std()) == pytest.approx(1e9, rel=0.2)
+
+
+@pytest.mark.parametrize(("scale", "deviations"), [(20.0, 0), (20.0, 3), (1000.0, 1), (1000.0, 5), (1000.0, 13), (1e5, 13)])
+def test_the_gap_covers_what_stands_between_the_lattice_and_the_gaussian(scale: float, deviations: int) -> None:
+    """|log(D / R)| of the discrete Gaussian D and the rounded normal R, at 80 digits, beside κ of one number."""
+    with mpmath.workdps(80):
+        s = mpmath.mpf(scale)
+        n, squared = mpmath.floor(deviations * s), s**2 + mpmath.mpf(1) / 12
+        discrete = mpmath.exp(-(n**2) / (2 * squared)) / mpmath.sqrt(2 * mpmath.pi * squared)
+        ends = [mpmath.erfc((n + half) / (s * mpmath.sqrt(2))) for half in (-mpmath.mpf(1) / 2, mpmath.mpf(1) / 2)]
+        apart = abs(mpmath.log(discrete / ((ends[0] - ends[1]) / 2)))
+    most = (deviations**4 + 3) / (2880 * scale**4)
+    assert most / 100 < apart <= 1.001 * most
+    assert lattice_gap(scale, 0.0, 1) >= apart and lattice_gap(scale, 0.0, 6e5) == pytest.approx(6e5 * lattice_gap(scale, 0.0, 1))
+
+
+def test_secure_noise_is_accounted_with_its_gap() -> None:
+    """(ε + 2κ) at δ, where Gaussian noise has ε at δ e^−κ, κ = 1e-8."""
+    plain = Mechanism("central", "zero-out", 1.0, 1.3, Poisson(0.1), 1000, 300)
+    secure = replace(plain, lattice=lattice_for(1.0))
+    assert epsilon(secure, 1e-5).epsilon == pytest.approx(epsilon(plain, 1e-5 * (1 - 1e-8)).epsilon + 2e-8, abs=1e-12)
+    assert epsilon(secure, 1e-5).epsilon > epsilon(plain, 1e-5).epsilon
+    so_far = SpentSoFar(secure, 1e-5)
+    assert all(SpentSoFar(plain, 1e-5).after(k) < so_far.after(k) <= so_far.planned.epsilon for k in (1, 100))
+
+
+def test_secure_noise_too_small_for_its_lattice_is_refused_with_what_is_enough() -> None:
+    def run(noise_multiplier: float) -> normec.Run:
+        privacy = normec.Privacy(trust="central", noise_multiplier=noise_multiplier, noise="secure")
+        return quadratic([[1.0] * 30] * 4, algorithm=normec.FedNormEC(), privacy=privacy, rounds=100)
+
+    with pytest.raises(normec.BadInput, match=r"privacy.noise_multiplier=0.0001 is too small for secure noise on 30 numbers") as error:
+        run(1e-4)
+    least = float(re.findall(r"at least ([0-9.e-]+),", str(error.value))[0])
+    assert 1e-4 < least < 0.1 and run(1.1 * least).summary["private"]

@@ -39,7 +39,7 @@ def private_run(folder: Path, **choices: Any) -> normec.Run:
 
 def after(releases: int) -> float:
     """ε of so many releases, from a mechanism that is written down here."""
-    return epsilon(Mechanism("central", "zero-out", 1.0, NOISE, normec.Poisson(RATE), 5, releases), DELTA).epsilon
+    return epsilon(Mechanism("central", "zero-out", 1.0, NOISE, normec.Poisson(RATE), 5, releases, lattice=2.0**-20), DELTA).epsilon
 
 
 def crashes(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:

@@ -9,8 +9,9 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from normec.algorithms import Algorithm
+from normec.discrete_gaussian import LARGEST_SCALE
 from normec.errors import BadInput
-from normec.noise import lattice_for
+from normec.noise import LATTICE_GAP, lattice_for, lattice_gap
 from normec.participation import OWN, Participation, scheme_of
 from normec.privacy import (
     PER_CLIENT,
@@ -148,6 +149,7 @@ def mechanism_for(
         raise BadInput("privacy.min_honest", problem)
     if privacy.epsilon is not None:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
+    _check_lattice(mechanism, d)
     if privacy.client_limit is not None:
         mechanism = within_limit(mechanism, privacy.client_limit, delta)
         if mechanism.silences_all:
@@ -158,6 +160,27 @@ def mechanism_for(
         if not mechanism.rounds:
             raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
     return mechanism, delta
+
+
+def _check_lattice(mechanism: Mechanism, d: int) -> None:
+    """Refuses secure noise that is too small for its lattice: so small that it differs from the Gaussian that is accounted."""
+    if not mechanism.lattice or not mechanism.private:
+        return
+    together = math.sqrt(mechanism.honest)  # where participants add noise, that of the honest ones covers a client
+    numbers, most = float(d) * mechanism.rounds, mechanism.noise_std * together
+
+    def gap(std: float) -> float:
+        return lattice_gap(std / mechanism.lattice, mechanism.sensitivity / std, numbers)
+
+    if gap(most) > LATTICE_GAP:
+        while gap(most) > LATTICE_GAP:
+            most *= 1.1
+        least = most / together / mechanism.bound
+        problem = f"={mechanism.noise_multiplier:.3g} is too small for secure noise on {d:,} numbers over {mechanism.rounds:,} rounds"
+        raise BadInput("privacy.noise_multiplier", f"{problem}. Use at least {least:.2g}, a smaller epsilon, or noise=seeded.")
+    if mechanism.noise_std * math.sqrt(mechanism.clients) > LARGEST_SCALE * mechanism.lattice:
+        problem = f"={mechanism.noise_multiplier:.3g} is beyond the whole numbers of secure noise. Use less noise, or noise=seeded."
+        raise BadInput("privacy.noise_multiplier", problem)
 
 
 def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:

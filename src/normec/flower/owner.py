@@ -209,4 +209,6 @@ def _of_header(header: Mapping[str, Any], rounds: int) -> Mechanism:
     if header["scheme"] not in kinds:
         kinds = {"poisson": Poisson(rate=header["rate"]), "fixed": Fixed(rate=header["rate"])}
     names = ("trust", "adjacency", "noise_multiplier", "clients", "min_honest", "colluders")
-    return Mechanism(**{name: header[name] for name in names}, bound=1.0, participation=kinds[header["scheme"]], rounds=rounds)
+    lattice = float(header.get("noise") == "secure")
+    given = {name: header[name] for name in names}
+    return Mechanism(**given, bound=1.0, participation=kinds[header["scheme"]], rounds=rounds, lattice=lattice)

@@ -44,6 +44,8 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
         raise BadInput("delta", problem + "give 0 < delta < 1, a finite noise and rounds >= 0.")
     if mechanism.rounds == 0:
         return Spent(0.0, "none")
+    if mechanism.lattice:
+        return _on_the_lattice(mechanism, delta)
     if mechanism.trust in PER_CLIENT:
         return over_participations(mechanism, delta)
     known = [unamplified(mechanism, delta)]
@@ -54,6 +56,12 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
     return min(known, key=lambda bound: bound.epsilon)
 
 
+def _on_the_lattice(mechanism: Mechanism, delta: float) -> Spent:
+    """What Gaussian noise spends, enlarged by what stands between it and noise on the lattice."""
+    plain = _epsilon(replace(mechanism, lattice=0.0), delta * math.exp(-mechanism.gap))
+    return replace(plain, epsilon=plain.epsilon + 2 * mechanism.gap)
+
+
 class SpentSoFar:
     """ε after k rounds of a planned run: an upper bound for each k, never above the plan's own ε.
 
@@ -62,7 +70,7 @@ class SpentSoFar:
     """
 
     def __init__(self, mechanism: Mechanism, delta: float) -> None:
-        self.mechanism, self.delta = mechanism.in_units_of_the_bound(), delta
+        self.mechanism, self.delta = mechanism.in_units_of_the_bound(), delta * math.exp(-mechanism.gap)
         self.planned = epsilon(mechanism, delta)
         """The claim: ε of all planned rounds."""
         self._grid = 5 * pld_grid(self.planned.epsilon, mechanism.rounds)
@@ -75,7 +83,7 @@ class SpentSoFar:
             return self.planned.epsilon
         part = replace(self.mechanism, rounds=rounds)
         if part.trust in PER_CLIENT:
-            return over_participations(part, self.delta).epsilon
+            return over_participations(part, self.delta).epsilon + 2 * part.gap
         bounds = [self.planned, unamplified(part, self.delta)]
         if self.planned.accountant == "PLD":
             bounds.append(pld(part, self.delta, self._grid))
@@ -83,13 +91,14 @@ class SpentSoFar:
             bounds.append(over_participations(part, self.delta))
         if self.planned.accountant == "RDP":
             bounds.append(rdp(part, self.delta))
-        return min(bound.epsilon for bound in bounds)
+        return min(self.planned.epsilon, min(bound.epsilon for bound in bounds[1:]) + 2 * part.gap)
 
 
 def realised(mechanism: Mechanism, delta: float, largest_exposure: float) -> Spent:
     """ε of the client that took part most, given Σ 1/h_k over its rounds, where each participant adds noise."""
     mu = mechanism.distance * math.sqrt(largest_exposure) / mechanism.noise_multiplier if mechanism.private else math.inf
-    return Spent(gaussian(mu, delta), "gaussian closed form")
+    spent = gaussian(mu, delta * math.exp(-mechanism.gap))
+    return Spent(spent + 2 * mechanism.gap if spent else 0.0, "gaussian closed form")
 
 
 def within_limit(mechanism: Mechanism, limit: float, delta: float) -> Mechanism:

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.noise import seeded_gaussian, with_secure_gaussian
+from normec.noise import LATTICE_GAP, seeded_gaussian, with_secure_gaussian
 from normec.participation import OWN, Full, Participation, scheme_of
 from normec.settings import Count, OpenUnit, Settings
 from normec.streams import Streams
@@ -112,7 +112,12 @@ class Mechanism:
 
     def in_units_of_the_bound(self) -> Mechanism:
         """The same for messages of norm 1, which spends the same: ε depends on the bound through σ/C alone."""
-        return replace(self, bound=1.0, lattice=0.0)
+        return replace(self, bound=1.0, lattice=float(self.lattice > 0))
+
+    @property
+    def gap(self) -> float:
+        """κ: (ε, δ) of Gaussian noise are (ε + 2κ, δ e^κ) of noise on the lattice; 0 for seeded noise."""
+        return LATTICE_GAP if self.lattice else 0.0
 
     @property
     def distance(self) -> float:
