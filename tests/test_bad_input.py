@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from torch import nn
 
 import normec
 from conftest import Outcome, Point, half_square
+from normec.errors import BadInput
 
 Command = Callable[..., Outcome]
 
@@ -356,7 +358,7 @@ def test_models_that_are_none(command: Command, monkeypatch: pytest.MonkeyPatch)
         "mine_models:norm": "GroupNorm",
         "mine_models:value": "no callable value",
         "mine_models:brken": "broken?",
-        "mine_models:lazy": "without a shape yet",
+        "mine_models:lazy": "Pass one batch through the module first",
         "mine_models:complexity": "complex64",
         "mine_models:few": "for 10 classes",
         "mine_models:detached": "does not require grad",
@@ -364,6 +366,18 @@ def test_models_that_are_none(command: Command, monkeypatch: pytest.MonkeyPatch)
         "broken_module:anything": "ZeroDivisionError",
     }.items():
         refused(command("train", f"model.name={name}"), "model", word)
+
+
+def test_a_wrong_object_is_named_by_its_type_and_never_by_what_it_holds() -> None:
+    right: dict[str, Any] = {
+        "model": nn.Linear(2, 2), "algorithm": normec.FedNormEC(), "local": normec.GD(), "participation": normec.Full(), "rounds": 1,
+        "privacy": normec.Privacy(trust="none"), "data": normec.Federation.from_arrays(np.ones((4, 2)), np.arange(4) % 2, np.arange(4)),
+    }  # fmt: skip
+    with pytest.raises(BadInput, match=r"data is a tuple\. Give a normec\.Federation, such as normec\.Federation\.from_arrays") as caught:
+        normec.train(**right | {"data": (np.full((4, 2), 71.25), ["Jane Roe"] * 4)})
+    assert "71.25" not in str(caught.value) and "Jane" not in str(caught.value)
+    with pytest.raises(BadInput, match="algorithm is the class FedNormEC, not an object of it"):
+        normec.train(**right | {"algorithm": normec.FedNormEC})
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(command: Command) -> None:

@@ -15,6 +15,7 @@ import pytest
 import normec
 from conftest import Outcome
 from normec.compare import Comparison
+from normec.console import ConsoleObserver
 from normec.experiment import prepare
 from normec.training import execute
 
@@ -27,6 +28,29 @@ def test_help_does_not_import_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "train" in done.stdout
+
+
+def test_help_shows_whole_summaries_and_plain_brackets(command: Command) -> None:
+    overview = " ".join(command("--help").out.split())
+    for ending in ("of a client's directory all of them, and their total.", "and the bound they give.", "it works offline."):
+        assert ending in overview
+    assert "..." not in overview.partition("Commands:")[2]
+    assert "[required]" in command("ledger", "--help").out and "\\[" not in command("compare", "--help").out
+
+
+def test_a_mistyped_command_is_suggested_once(command: Command) -> None:
+    done = command("compar")
+    assert done.code == 2 and done.err.count("Did you mean 'compare'?") == 1
+
+
+def test_completion_can_be_installed(command: Command) -> None:
+    assert "--install-completion" in command("--help").out
+
+
+def test_progress_in_a_notebook_is_lines_of_one_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    ConsoleObserver().round({"round": 0, "train_loss": 0.5, "test_accuracy": None, "epsilon": None})
+    assert "loss 0.5000" in capsys.readouterr().out
 
 
 def test_version(command: Command) -> None:

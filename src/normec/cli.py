@@ -12,6 +12,7 @@ import typer
 
 from normec.commands import audit, experiments, flower
 from normec.commands.answers import answer, as_text, split
+from normec.commands.help import Commands
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Private federated learning with guarantees that a run can check.",
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

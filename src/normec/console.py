@@ -44,10 +44,10 @@ def width() -> int:
 
 
 class ConsoleObserver:
-    """Live progress in a terminal; about ten plain lines elsewhere."""
+    """Live progress in a terminal; about ten plain lines elsewhere, also in a notebook."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or Console(force_jupyter=False)  # as lines of one output; rich would make a block of each
         self._rounds = 0
         self._goes_on: bool | None = None
         self._task: Any = None

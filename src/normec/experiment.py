@@ -30,6 +30,7 @@ from normec.settings import Rounds, Seed, Settings, Switch
 from normec.streams import Streams
 
 PROBE_SAMPLES = 8
+MADE_BY = {"data": ", such as normec.Federation.from_arrays(x, y, client_ids)"}
 
 
 class Schedule(Settings):
@@ -231,6 +232,11 @@ def _scored(federation: Federation, samples: int | None) -> tuple[Federation, Fe
     return replace(federation, notes=(*federation.notes, note)), scored
 
 
+def _kind(value: object) -> str:
+    """What a wrong value is, without what it holds: that may be data."""
+    return f"the class {value.__name__}, not an object of it" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
 def _check_types(experiment: Experiment) -> None:
     kinds = {
         "data": Federation,
@@ -246,7 +252,7 @@ def _check_types(experiment: Experiment) -> None:
     for name, kind in kinds.items():
         value = getattr(experiment, name)
         if not isinstance(value, kind):
-            raise BadInput(name, f"={value!r:.60} is a {type(value).__name__}. Give a normec.{kind.__name__}.")
+            raise BadInput(name, f" is {_kind(value)}. Give a normec.{kind.__name__}{MADE_BY.get(name, '')}.")
     if type(experiment.privacy) is not Privacy:
         problem = f" is a {type(experiment.privacy).__name__}, a subclass that may promise something else."
         raise BadInput("privacy", f"{problem} Give a normec.Privacy.")

@@ -21,7 +21,9 @@ Rounds = Annotated[int, Field(ge=1, le=10**6, description="a whole number from 1
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number in [0, 2^63)")]
 Switch = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(min_length=1, description="a non-empty string")]
-Texts = Annotated[tuple[str, ...], Field(strict=False, description='a list of strings, such as ["a", "b"]')]
+Texts = Annotated[
+    tuple[str, ...], Field(strict=False, description='a list of strings, such as ["a", "b"]; in a shell, quote it: \'KEY=["a", "b"]\'')
+]
 
 K = TypeVar("K")
 

@@ -65,7 +65,8 @@ def probe(model: FlatModel, samples: tuple[Tensor, Tensor], classes: int | None)
 
 def _check_shape(model: FlatModel, outputs: Tensor, targets: Tensor, classes: int | None) -> None:
     if model.loss is functional.cross_entropy and (outputs.ndim < 2 or outputs.shape[1] < (classes or 0)):
-        where = f"; the scores of the classes belong on axis 1 of {targets.ndim + 1}" if targets.ndim > 1 else ""
+        axis = f" on axis 1 of {targets.ndim + 1}"
+        where = f"; the scores of the classes belong{axis}" if targets.ndim > 1 else "; cross-entropy needs one score for each class"
         raise ValueError(f"outputs of shape {tuple(outputs.shape)} for {classes} classes{where}")
     if len(outputs) != len(targets):
         raise ValueError(f"outputs of shape {tuple(outputs.shape)}")

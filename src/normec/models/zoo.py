@@ -139,8 +139,8 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int, outputs
     for name, parameter in module.named_parameters():
         lazy = nn.parameter.is_lazy(parameter)
         if lazy or parameter.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            kind = "without a shape yet" if lazy else f"of type {parameter.dtype}"
-            raise BadInput("model", f": {label} has the parameter {name}, which is {kind}. Use floats of known shape.")
+            problem = "has no shape yet. Pass one batch through the module first" if lazy else f"is {parameter.dtype}. Use floats"
+            raise BadInput("model", f": {label} has the parameter {name}, which {problem}.")
     return module
 
 
