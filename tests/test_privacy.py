@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ import normec
 from conftest import quadratic
 from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon
+from normec.privacy.account import Account
 from normec.privacy.amplified import pld
+from normec.privacy.ledger import read
 from normec.streams import Streams
 
 
@@ -403,3 +406,23 @@ def test_a_subclass_of_privacy_is_refused() -> None:
 
     with pytest.raises(normec.BadInput, match="privacy is a Loose"):
         quadratic([[1.0], [2.0]], algorithm=normec.FedNormEC(), privacy=Loose(trust="none"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "follows"), [(normec.FedNormEC(), False), (normec.FedNormEC(lazy=True), True), (normec.Clip21(), True)]
+)
+def test_fixed_cohorts_are_not_amplified_for_memories_that_move_only_in_them(
+    algorithm: normec.Algorithm, follows: bool, tmp_path: Path
+) -> None:
+    """The Rényi bound without replacement supposes messages that depend on no secret cohort; its claim is smaller."""
+    privacy = normec.Privacy(trust="central", noise_multiplier=6.0, delta=1e-5)
+    run = quadratic(
+        [[1.0]] * 50, algorithm=algorithm, participation=normec.Fixed(0.06), privacy=privacy, rounds=30, out=tmp_path,
+        evaluation=normec.Evaluation(samples=5),
+    )  # fmt: skip
+    assert run.summary["accountant"] == ("gaussian over participations" if follows else "RDP")
+    plain = Mechanism("central", "zero-out", 1.0, 6.0, Fixed(0.06), 50, 30)
+    assert run.epsilon == epsilon(replace(plain, cohort_memories=follows), 1e-5).epsilon
+    assert Account.of(read(tmp_path / "ledger.jsonl")).spent.epsilon == run.epsilon
+    if follows:
+        assert run.epsilon > epsilon(plain, 1e-5).epsilon

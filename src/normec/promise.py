@@ -138,6 +138,7 @@ def mechanism_for(
         min_honest=privacy.min_honest or 1,
         colluders=privacy.colluders,
         lattice=lattice,
+        cohort_memories=bool(algorithm.client_slots) and not algorithm.everyone_computes,
     )
     if mechanism.expected <= 0:
         raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
@@ -199,6 +200,7 @@ def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, a
         "denominator": mechanism.expected,
         "min_honest": mechanism.min_honest,
         "colluders": mechanism.colluders,
+        "cohort_memories": mechanism.cohort_memories,
         "client_limit": privacy.client_limit,
         "noise": privacy.noise,
         "accountant": accountant,

@@ -210,5 +210,5 @@ def _of_header(header: Mapping[str, Any], rounds: int) -> Mechanism:
         kinds = {"poisson": Poisson(rate=header["rate"]), "fixed": Fixed(rate=header["rate"])}
     names = ("trust", "adjacency", "noise_multiplier", "clients", "min_honest", "colluders")
     lattice = float(header.get("noise") == "secure")
-    given = {name: header[name] for name in names}
+    given = {name: header[name] for name in names} | {"cohort_memories": bool(header.get("cohort_memories", False))}
     return Mechanism(**given, bound=1.0, participation=kinds[header["scheme"]], rounds=rounds, lattice=lattice)

@@ -81,7 +81,12 @@ def mechanism_of(header: dict[str, Any]) -> Mechanism:
         participation=_participation(header["scheme"], header["rate"]),
         **{name: header[name] for name in names},
     )
-    mechanism = replace(mechanism, bound=header["sensitivity"] / mechanism.distance, lattice=float(header["noise"] == "secure"))
+    mechanism = replace(
+        mechanism,
+        bound=header["sensitivity"] / mechanism.distance,
+        lattice=float(header["noise"] == "secure"),
+        cohort_memories=bool(header.get("cohort_memories", False)),
+    )
     return within_limit(mechanism, header["client_limit"], header["delta"]) if header["client_limit"] else mechanism
 
 

@@ -46,9 +46,13 @@ def pld_grid(epsilon: float, rounds: int) -> float:
 def rdp(mechanism: Mechanism, delta: float, orders: tuple[float, ...] | None = None) -> Spent:
     """Rényi DP of Poisson cohorts, and of fixed ones, for which zero-out is a special case of replace-one.
 
+    Not for fixed cohorts with memories that move only in the cohort: a client's message then depends on where it was drawn before,
+    and that on the others' places, so that rounds do not compose adaptively.
+
     orders: the Rényi orders to minimise over, dp-accounting's own by default; fewer are faster and give a larger ε.
     """
-    if mechanism.sampling not in ("poisson", "fixed") or mechanism.rate > ALMOST_ONE:
+    unproven = mechanism.sampling == "fixed" and mechanism.cohort_memories
+    if mechanism.sampling not in ("poisson", "fixed") or mechanism.rate > ALMOST_ONE or unproven:
         return Spent(math.inf, "RDP")
     try:
         with quiet():

@@ -95,7 +95,8 @@ class Mechanism:
     bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise: of the noise on the sum under trust
     "central", of each participant's under "secagg" and "local". clients: M. rounds: K. min_honest, colluders: of "secagg".
     lattice: the step on which messages and secure noise live, 0 for seeded noise. most_exposure: the Σ 1/h_k over its rounds
-    at which a client stays silent, where participants add the noise.
+    at which a client stays silent, where participants add the noise. cohort_memories: whether clients keep memories that move only
+    in the cohort, so that they depend on cohorts that are secret.
     """
 
     trust: Trust
@@ -109,6 +110,7 @@ class Mechanism:
     colluders: int = 0
     lattice: float = 0.0
     most_exposure: float = math.inf
+    cohort_memories: bool = False
 
     def in_units_of_the_bound(self) -> Mechanism:
         """The same for messages of norm 1, which spends the same: ε depends on the bound through σ/C alone."""

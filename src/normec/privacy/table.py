@@ -13,7 +13,7 @@ from normec.privacy.accountant import epsilon, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
-from normec.settings import Count, OpenUnit, Probability, Rounds, Settings
+from normec.settings import Count, OpenUnit, Probability, Rounds, Settings, Switch
 
 TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")
 
@@ -26,6 +26,7 @@ class Query(Settings):
 
     clients: M. rate: p. rounds: K. trust: the model to show first. min_honest: of secagg, by default pM.
     client_limit: of secagg and local, what a client's own rounds may spend before it stays silent.
+    cohort_memories: whether clients keep memories that move only in the cohort, as in the lazy variants, clip21 and dp-scaffold.
     noise = "paper": the paper's formula z = p √(K ln(1/δ)) / ε for this ε, to see what it really gives.
     """
 
@@ -42,6 +43,7 @@ class Query(Settings):
     min_honest: Count | None = None
     colluders: Colluders = 0
     client_limit: Epsilon | None = None
+    cohort_memories: Switch = False
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
@@ -72,7 +74,8 @@ class Query(Settings):
         if self.noise == "paper":
             noise = paper_noise(rate, self.rounds, self.epsilon or math.inf, self.chosen_delta)
         honest = self.min_honest or max(1, round(expected) - self.colluders)
-        return Mechanism(trust, self.adjacency, 1.0, noise, participation, self.clients, self.rounds, honest, self.colluders)
+        found = Mechanism(trust, self.adjacency, 1.0, noise, participation, self.clients, self.rounds, honest, self.colluders)
+        return replace(found, cohort_memories=self.cohort_memories)
 
 
 def paper_noise(rate: float, rounds: int, epsilon: float, delta: float) -> float:
@@ -128,7 +131,8 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     rate = {} if header["scheme"] == Full.scheme else {"rate": header["rate"]}
     honest = {"min_honest": header["min_honest"]} if header["trust"] == "secagg" else {}
     limit = {"client_limit": header["client_limit"]} if header["client_limit"] else {}
-    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, rounds=ledger.counted()))
+    memories = {"cohort_memories": bool(header.get("cohort_memories", False))}
+    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, **memories, rounds=ledger.counted()))
 
 
 def ledger_overview(ledger: Ledger) -> dict[str, Any]:
@@ -166,6 +170,10 @@ def notes(query: Query) -> list[str]:
         NOISE_UNITS,
     ]
     lines += [f"warning: {text}" for text in warnings(query)]
+    if query.scheme == "fixed" and not query.cohort_memories:
+        lines.append(
+            "fixed cohorts: add cohort_memories=true for the lazy variants, clip21, clip21-sgd2m and dp-scaffold, which take more noise"
+        )
     if query.min_honest is None:
         honest = query.mechanism("secagg").honest
         lines.append(f"secagg: min_honest = {honest}, the expected number of participants, is assumed; a sampled round may have fewer")
