@@ -41,7 +41,7 @@ def trained(folder: Path, **changes: Any) -> normec.Run:
     )
     from normec.models import logistic
 
-    return normec.train(model=logistic, data=data, local=normec.GD(steps=2), out=folder, **(choices | changes))
+    return normec.train(**{"model": logistic, "data": data, "local": normec.GD(steps=2), "out": folder} | choices | changes)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,16 @@ def test_a_summary_stands_first_then_the_picture_then_the_claims(two: Path) -> N
     ):
         assert words in body
     assert '<tr class="differs"><th scope=row>algorithm.name' in body and '<tr class="same"><th scope=row>rounds' in body
+
+
+def test_the_largest_class_is_told_of_the_runs_whose_data_has_it(tmp_path: Path) -> None:
+    x, uneven = X[:, :2], np.array([0, 0, 0, 1] * 10)
+    data = normec.Federation.from_arrays(x, uneven, np.arange(40) % 5, test=(x, uneven))
+    trained(tmp_path / "even")
+    assert "largest class" not in sections.summary(grouped(read([tmp_path]).runs))
+    trained(tmp_path / "uneven", data=data)
+    assert "right on 75.0% of the test targets of uneven.</p>" in sections.summary(grouped(read([tmp_path]).runs))
+    assert "right on 75.0% of the test targets.</p>" in sections.summary(grouped(read([tmp_path / "uneven"]).runs))
 
 
 @pytest.fixture(scope="module")

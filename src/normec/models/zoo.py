@@ -107,7 +107,10 @@ def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
     if name == "cross-entropy":
         return functional.cross_entropy if model.class_weights is None else nn.CrossEntropyLoss(weight=torch.tensor(model.class_weights))
     if not looks_like_import_path(name):
-        raise BadInput("model.loss", f"={name!r} is not known. Use cross-entropy, or a function of your own: package.module:function.")
+        raise BadInput(
+            "model.loss",
+            f"={name!r} is not known. Use cross-entropy, or a function package.module:function, such as torch.nn.functional:mse_loss.",
+        )
     loss: Callable[[Tensor, Tensor], Tensor] = load_object("model.loss", name)
     return loss
 

@@ -78,6 +78,4 @@ def voids(run: Record) -> list[str]:
     simulated = "experiment" not in summary  # a deployment's scores are of the server's own data, and of released models
     exact = "Losses, accuracies and norms on this page are exact and outside the claim: for a simulation, or for trusted eyes."
     lines += [exact] if simulated else []
-    if "outside" in str(summary.get("convergence")):
-        lines.append(f"No theorem covers its convergence: {summary['convergence']}.")
     return lines

@@ -29,13 +29,28 @@ def summary(groups: list[Group]) -> str:
     heads = ["run", title, "ε", "unit, trust"]
     rows = [[named(group), group.shown(of, form), spent(group), to_whom(group)] for group in best]
     several = any(group.seeds > 1 for group in groups)
-    alone = max(((run.summary or {}).get("test_largest_class") or 0 for group in groups for run in group.runs.values()), default=0)
-    note = f"<p>Naming the largest class alone is right on {alone:.1%} of the test targets.</p>" if alone > MOST else ""
+    note = _largest_classes(groups)
     note += "<p>Mean ± standard deviation over the seeds of one setting.</p>" if several else ""
     more = fold(f"and {len(rows) - FIRST_ROWS} more", table(heads, rows[FIRST_ROWS:])) if len(rows) > FIRST_ROWS else ""
     warnings = dict.fromkeys(line for group in groups for run in group.runs.values() for line in standing(run))
     notices = "".join(f"<p class=notice>{text(line)}</p>" for line in warnings)
     return table(heads, rows[:FIRST_ROWS], "numbers summary") + more + note + notices
+
+
+def _largest_classes(groups: list[Group]) -> str:
+    """What an accuracy is to be compared with where one class has most of the test samples, of the runs for which that holds."""
+
+    def share(run: Record) -> tuple[str, ...]:
+        largest = (run.summary or {}).get("test_largest_class") or 0
+        return (f"{largest:.1%}",) if largest > MOST else ()
+
+    said = _said(groups, share)
+    of_all = len(said) == 1
+    return "".join(
+        f"<p>Naming the largest class alone is right on {shares[0]} of the test targets{'' if of_all else ' of ' + ''.join(names(of))}.</p>"
+        for shares, of in said.items()
+        if shares
+    )
 
 
 def headline(groups: list[Group]) -> tuple[str, Callable[[Record], float | None], str]:
