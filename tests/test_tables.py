@@ -276,10 +276,108 @@ def test_a_csv_that_cannot_be_read_names_cause_and_remedy(tmp_path: Path) -> Non
     assert federation(written(path, "row,a,label\nr1,1,x\nr2,2,y\n")).x.tolist() == [[1], [2]]
     assert "a quotation mark opens in row 0, counting from 0, and never closes" in refused(written(path, 'a,label\n1,"x\n2,y\n'))
     assert "two columns of one name, 'a'" in refused(written(path, "a,a,label\n1,2,x\n"))
+    assert "it is a zip archive, as .xlsx" in refused(written(path, b"PK\x03\x04\0\0"))
+    assert "it is a workbook of Excel. Save the sheet as .csv" in refused(written(tmp_path / "t.xls", b"\xd0\xcf\x11\xe0\xa1"))
+    assert "it is a zip archive" in refused(written(tmp_path / "t.parquet", b"PK\x03\x04\0\0"))
+    said = refused(written(path, f"Export;;\n;vom 1.1.2024;\n{TABLE.replace(',', ';')}"))
+    assert "names its columns in row 3 and not in the first one, which is 'Export, , '. Remove the 2 rows before the names" in said
+    excel = federation(written(path, f"sep=;\r\n{TABLE.replace(',', ';')}"))
+    assert excel.classes == ("b", "ä") and "separator: ; (the first line of the file sets it)" in excel.notes
+    said = refused(written(path, TABLE.replace(",", ":")))
+    assert "has one column alone" in said and federation(path, separator=":").classes == ("b", "ä")
     assert "'rot13' is not an encoding of text" in refused(written(path, TABLE), encoding="rot13")
     for separator in (",;", '"', "\n", "é"):
         with pytest.raises(normec.BadInput, match="separator"):
             Data(source="t.csv", separator=separator)
+
+
+def rows_with(**replaced: str) -> list[str]:
+    rows = [f"{i},{i * 0.5},note {i},{i % 2}" for i in range(12)]
+    for row, text in replaced.items():
+        rows[int(row[1:])] = text
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "swallowed"),
+    [
+        (rows_with(r5='5,2.5,"note 5,1', r9='9,4.5,note 9",1'), 5, "6,3.0,note 6,0"),
+        (rows_with(r5='5,2.5,"note 5,1', r9='9,4.5,"note 9",1'), 5, "6,3.0,note 6,0"),
+        (rows_with(r5='5,2.5,"note 5,1', r6='6,3.0,note 6",0'), 5, "6,3.0,note 6"),
+        (rows_with(r5='5,2.5,"note 5,1', r7="7,NA,?,?", r8="8,only", r9='9,4.5,note 9",1'), 5, "6,3.0,note 6,0"),
+        (rows_with(r2='"2,1.0,note 2,0', r3='3",1.5,note 3,1'), 2, "3"),
+        (rows_with(r2='2,1.0,"a\nb, c",0', r8='8,4.0,"note,0', r9='9,4.5,note",1'), 8, "9,4.5,note"),
+    ],
+)
+def test_a_quotation_mark_that_stays_open_hides_no_rows(tmp_path: Path, rows: list[str], row: int, swallowed: str) -> None:
+    said = refused(written(tmp_path / "t.csv", "\n".join(["id,f,note,label", *rows]) + "\n"))
+    assert f"a quotation mark opens in row {row}, counting from 0, and closes only after {swallowed!r}" in said
+
+
+@pytest.mark.parametrize("text", ["one\ntwo, and\nthree", "see 1,2,3\nDear a, b\n\nbye", '""one"" \r\n\r\n two', "a, b\nc, d, e", "1\n2"])
+def test_a_text_of_several_lines_stays_one_cell(tmp_path: Path, text: str) -> None:
+    rows = rows_with(r5=f'5,2.5,"{text}",1')
+    data = federation(written(tmp_path / "t.csv", "\n".join(["id,f,note,label", *rows])), drop_columns=["id"])
+    assert data.x[:, 0].tolist() == [i * 0.5 for i in range(12)]
+
+
+def test_thousands_are_not_taken_for_decimals(tmp_path: Path) -> None:
+    english = written(tmp_path / "e.csv", 'a,b,label\n1,"1,234",x\n2,"2,345.50",y\n')
+    assert "Write plain numbers, without commas between thousands" in refused(english) and "data.decimal" not in refused(english)
+    german = written(tmp_path / "g.csv", "a;b;label\n1,5;1.234;x\n2;2.345;y\n")
+    said = refused(german, decimal=",")
+    assert "without points between thousands" in said and "remove data.decimal" not in said
+    assert "'1,5'" in refused(german)
+    mixed = written(tmp_path / "m.csv", 'a,b,label\n1,"1,234",x\n2,"2,5",y\n')
+    assert followed(refused(mixed)) == {"decimal": ","} and "'2,5'" in refused(mixed)
+    unclear = federation(written(tmp_path / "u.csv", "a;b;label\n12;0.123;x\n2.345;2.345;y\n"))
+    assert [note for note in unclear.notes if "thousands" in note] == [
+        "warning: in 'a' the point of numbers such as 2.345 is read as the decimal point. If it stands between thousands, write plain numbers"
+    ]
+
+
+def test_labels_with_a_decimal_comma_are_no_names_of_classes(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "a;label\n1;0,5\n2;-1,5\n3;2\n")
+    said = refused(path)
+    assert "such as '-1,5', which would be names of classes" in said
+    assert federation(path, **followed(said)).y.tolist() == [0.5, -1.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [(["007", "7"], "'007' and '7'"), (["A", "A\u200b"], "'A' and 'A\\u200b'"), (["a  b", "A b"], "'A b' and 'a  b'"), (["?", "a"], "'?'"),
+     (["k.A.", "a"], "'k.A.'"), (["000", "x"], ""), (["1-2", "12"], "")],
+)  # fmt: skip
+def test_ids_that_a_spreadsheet_may_have_changed_are_pointed_out(tmp_path: Path, ids: list[str], shown: str) -> None:
+    path = written(tmp_path / "t.csv", "f,client,label\n" + "".join(f"{i},{name},{i % 2}\n" for i, name in enumerate(ids)))
+    warned = [note for note in federation(path, partition="column").notes if "client ids" in note]
+    assert len(warned) == bool(shown) and all(shown in note for note in warned)
+
+
+def test_identifiers_above_every_int64_stay_apart(tmp_path: Path) -> None:
+    ids = np.array([2**63, 2**63 + 1], dtype=np.uint64)
+    pq.write_table(pa.table({"client": ids, "f": [1.0, 2.0], "label": pa.array(["x", "y"], pa.string_view())}), tmp_path / "t.parquet")
+    data = federation(tmp_path / "t.parquet", partition="column")
+    assert data.ids == ("9223372036854775808", "9223372036854775809") and data.classes == ("x", "y")
+
+
+def varint(value: int, length: int) -> bytes:
+    """As thrift writes an integer in a parquet's footer, in so many bytes."""
+    return bytes((2 * value >> 7 * place) & 127 | (128 if place < length - 1 else 0) for place in range(length))
+
+
+@pytest.mark.parametrize("column", ["total_uncompressed_size", "num_values"])
+def test_a_parquet_that_holds_more_than_its_headers_say_is_refused(tmp_path: Path, column: str) -> None:
+    texts = [f"{i:05d}" + "x" * 9995 for i in range(20_000)]
+    table = pa.table({"s": texts, "f": np.arange(20_000.0), "label": ["a", "b"] * 10_000})
+    pq.write_table(table, tmp_path / "t.parquet", compression="zstd", use_dictionary=False, row_group_size=5_000)
+    said = getattr(pq.read_metadata(tmp_path / "t.parquet").row_group(0).column(0), column)
+    content = (tmp_path / "t.parquet").read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    length = next(n for n in range(1, 6) if 2 * said < 128**n)
+    forged = content[:start] + content[start:].replace(varint(said, length), varint(40, length), 4)
+    assert federation(tmp_path / "t.parquet").sizes.tolist() == [20_000]
+    assert "another number of values or bytes than its headers say" in refused(written(tmp_path / "f.parquet", forged), size_limit=10**8)
 
 
 def test_sizes_are_known_before_anything_is_read(tmp_path: Path) -> None:
@@ -374,6 +472,8 @@ def test_a_split_by_time(tmp_path: Path, style: str) -> None:
 
 
 def test_times_whose_order_is_not_known_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "wrong.csv", "a,t,label\n1,2024-05-31,x\n2,2024-06-31,y\n")
+    assert "such as '2024-06-31', of which the order is not known" in refused(path, time_column="t")
     path = written(tmp_path / "t.csv", "a,when,label\n1,31.12.2023,x\n2,01.01.2024,y\n")
     assert "'31.12.2023', of which the order is not known" in refused(path, time_column="when")
     assert "no column" in refused(path, time_column="then")

@@ -22,16 +22,28 @@ NUMBERS_AT_ONCE = 2**24
 """That are checked together, so that an array as large as the memory can be checked."""
 
 
+MARKS = frozenset({"?", "-", "--", ".", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "k.a.", "k. a."})
+MARKS |= {"unbekannt", "fehlend", "#n/a", "#nv", "#div/0!", "#wert!", "#value!", "#ref!", "#name?", "#null!", "<na>", "nat"}
+
+
+def marked_as_missing(text: str) -> bool:
+    """Whether a text is what stands in place of a missing value in many tables."""
+    return text.strip().lower() in MARKS
+
+
 def as_features(name: str, x: Any) -> Tensor:
     """Features (n, …) as a finite tensor; any array of numbers that numpy or torch can read.
 
     Raises:
         BadInput: where they are no numbers, have no sample axis, or are not finite.
     """
-    array = _array(name, x, kinds="fiub")
+    return finite(name, _tensor(_array(name, x, kinds="fiub")))
+
+
+def _tensor(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor is it written to
-        return finite(name, torch.from_numpy(array))
+        return torch.from_numpy(array)
 
 
 def finite(name: str, values: Tensor) -> Tensor:
@@ -56,18 +68,33 @@ def _by_column(values: Tensor) -> str:
 
 
 def alike(what: str, names: Iterable[Hashable], meaning: str) -> list[str]:
-    """A warning where names are the same but for case, blanks and Unicode's forms of one character; meaning: of different names."""
+    """Warnings where names are the same but for case, blanks, Unicode's forms of one character, invisible ones and leading zeros, and
+    where one stands for a missing value in many tables; meaning: of different names.
+    """
     groups: dict[str, list[str]] = {}
+    missing = []
     for name in names:
         if isinstance(name, str):
-            groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+            groups.setdefault(_bare(name), []).append(name)
+            missing += [name] if marked_as_missing(name) or not _bare(name) else []
     several = [group for group in groups.values() if len(group) > 1]
-    if not several:
-        return []
-    shown = " and ".join(map(repr, several[0]))
-    more = f", and so on in {count(len(several) - 1, 'other case')}" if len(several) > 1 else ""
-    told = f"{what} that differ by case, blanks or forms of one character alone are {meaning}: {shown}{more}"
-    return [f"warning: {told}. Write them alike if they are one"]
+    told = []
+    if several:
+        shown = " and ".join(map(repr, several[0]))
+        more = f", and so on in {count(len(several) - 1, 'other case')}" if len(several) > 1 else ""
+        problem = f"{what} that differ by case, blanks, leading zeros or forms of one character alone are {meaning}: {shown}{more}"
+        told.append(f"warning: {problem}. Write them alike if they are one")
+    if missing:
+        shown = ", ".join(map(repr, missing))
+        told.append(f"warning: {what} that stand for a missing value in many tables are names here: {shown}. Remove their rows if they do")
+    return told
+
+
+def _bare(name: str) -> str:
+    """A name without what the eye does not see or a spreadsheet removes."""
+    visible = "".join(character for character in unicodedata.normalize("NFKC", name) if unicodedata.category(character) != "Cf")
+    plain = " ".join(visible.casefold().split())
+    return plain.lstrip("0") or "0" if plain.isdecimal() else plain
 
 
 def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[str, ...] | None:
@@ -105,7 +132,7 @@ def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None, ignored: i
     """
     values = _array(name, y, kinds="f" if classes is None else "iubU")
     if classes is None:
-        return finite(name, torch.from_numpy(values))
+        return finite(name, _tensor(values))
     if values.dtype.kind == "U":
         positions = {label: position for position, label in enumerate(classes)}
         codes = np.array([positions.get(str(label), -1) for label in values.ravel()], dtype=np.int64).reshape(values.shape)
@@ -119,7 +146,7 @@ def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None, ignored: i
         raise BadInput(
             name,
             f" has {count(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes "
-            f"(first: row {bad[0][0]}, counting from 0, label {label}). Number the classes from 0, or use strings; "
+            f"(first: row {bad[0][0]}, counting from 0, label {label}). Number the classes from 0, or use words; "
             "numbers to be predicted are floats.",
         )
     return torch.from_numpy(codes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import gzip
 import io
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normec.data.frame import Frame, distinct_names, leading_unnamed
-from normec.data.limits import check_size, outgrown
+from normec.data.limits import check_size, outgrown, refuse_other_kind
+from normec.data.quotation import NUMBER, swallowed
 from normec.errors import BadInput, count
 
 SEPARATORS = {",": ",", ";": ";", "\t": "tab", "|": "|"}
@@ -21,7 +23,10 @@ HEAD = 2**24
 """Bytes in which the first row ends."""
 AT_ONCE = 2**24
 LARGEST_BLOCK = 2**31 - 1
-NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*")
+FIRST_LINE = re.compile(rb"sep=([!-~\t])[\r\n]+", re.IGNORECASE)
+"""Of a CSV for Excel: it names the separator."""
+NAMES_WITHIN = 20
+"""Rows among which that of the names is looked for, where it is not the first."""
 
 
 class Form(NamedTuple):
@@ -40,22 +45,26 @@ def read_delimited(path: Path, form: Form, label: str, limit: int) -> Frame:
     Raises:
         BadInput: for a file that is too large, undecodable, without names, or with rows of several lengths.
     """
-    text = _in_utf8(path, _content(path, limit), form.encoding).lstrip(b"\r\n")
+    content = _content(path, limit)
+    refuse_other_kind(path, content[:4])
+    text = _in_utf8(path, content, form.encoding).lstrip(b"\r\n")
     if not text.strip():
         raise BadInput("data.source", f"={str(path)!r} cannot be read: it is empty. Give a first row of names, and rows of values.")
     notes: tuple[str, ...] = ()
     separator = form.separator
-    if separator is None:
+    if said := FIRST_LINE.match(text):
+        text = text[said.end() :]
+        separator = separator or said[1].decode()
+        notes = (f"separator: {SEPARATORS.get(separator, separator)} (the first line of the file sets it)",)
+    elif separator is None:
         separator, notes = _separator(path, text, label)
     names = _names(path, text, separator)
-    if label not in [name.strip() for name in names] and 2 * sum(bool(NUMBER.fullmatch(name)) for name in names) >= len(names):
-        shown = ", ".join(names[:3])
-        problem = f"={str(path)!r} has no names of columns: its first row begins with {shown!r}"
-        raise BadInput("data.source", f"{problem}. Put a first row into it that names them, one {label!r}.")
+    if label not in [name.strip() for name in names]:
+        _refuse_without_names(path, text, names, label)
     names = distinct_names(path, leading_unnamed(names))
     table = _rows(path, text if text.endswith((b"\n", b"\r")) else text + b"\n", separator, names)
     index = frozenset(name for name in names if name.startswith("Unnamed: ")) & frozenset(_leading(names))
-    return Frame(table, True, index, ((path, table.num_rows),), limit, form.decimal, notes)
+    return Frame(table, True, index, ((path, table.num_rows),), limit, form.decimal, notes, separator=separator)
 
 
 def _leading(names: list[str]) -> list[str]:
@@ -104,6 +113,36 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
         remedy = "Set data.encoding=cp1252 for a file of Windows in Western Europe, or =latin-1, or save it in UTF-8"
         raise BadInput("data.source", f"{found}. {remedy if encoding is None else 'Set another data.encoding'}.") from None
     return content.removeprefix(codecs.BOM_UTF8)
+
+
+def _refuse_without_names(path: Path, text: bytes, names: list[str], label: str) -> None:
+    """Refuses a file whose first row does not name the label and is no row of names, or has one cell alone.
+
+    Raises:
+        BadInput: saying where the names are, or what the first row is.
+    """
+    for separator in SEPARATORS:
+        for row, cells in enumerate(_first_rows(text, separator)):
+            if row and len(cells) > 1 and label in [cell.strip() for cell in cells]:
+                problem = f"={str(path)!r} names its columns in row {row + 1} and not in the first one, which is {', '.join(names)[:40]!r}"
+                raise BadInput("data.source", f"{problem}. Remove the {count(row, 'row')} before the names.")
+    if 2 * sum(bool(NUMBER.fullmatch(name)) for name in names) >= len(names):
+        shown = ", ".join(names[:3])
+        problem = f"={str(path)!r} has no names of columns: its first row begins with {shown!r}"
+        raise BadInput("data.source", f"{problem}. Put a first row into it that names them, one {label!r}.")
+    if len(names) == 1 and label in re.split(r"[^\w.-]+", names[0]):
+        problem = f"={str(path)!r} has one column alone, {names[0][:60]!r}"
+        raise BadInput("data.source", f"{problem}. Set data.separator to the character that stands between the columns.")
+
+
+def _first_rows(text: bytes, separator: str) -> list[list[str]]:
+    """The first rows, as far as they can be read."""
+    rows: list[list[str]] = []
+    with contextlib.suppress(csv.Error, StopIteration):
+        reader = csv.reader(io.StringIO(text[:HEAD].decode("utf-8", "ignore"), newline=""), delimiter=separator)
+        while len(rows) < NAMES_WITHIN:
+            rows.append(next(reader))
+    return rows
 
 
 def _names(path: Path, text: bytes, separator: str) -> list[str]:
@@ -162,6 +201,10 @@ def _rows(path: Path, text: bytes, separator: str, names: list[str]) -> Any:
     if last is not None and ("\n" in last or "\r" in last) and not text.rstrip(b"\r\n").endswith(b'"'):
         problem = f"={str(path)!r} cannot be read: a quotation mark opens in row {table.num_rows - 1}, counting from 0, and never closes"
         raise BadInput("data.source", f"{problem}. Close or remove it.")
+    if hidden := swallowed(table, separator):
+        problem = f"={str(path)!r}: a quotation mark opens in row {hidden[0]}, counting from 0, and closes only after {hidden[1][:40]!r}"
+        remedy = "Close or remove it; if that is one text, write it without line breaks"
+        raise BadInput("data.source", f"{problem}, which looks like a row of its own. {remedy}.")
     return table
 
 
@@ -169,10 +212,12 @@ def _ragged(path: Path, wrong: list[Any], columns: int, separator: str) -> BadIn
     """The error for rows that have another number of cells than the first one has names."""
     first = wrong[0]
     where = "" if first.number is None else f" (first: row {first.number - 2}, counting from 0: {first.text[:40]!r})"
-    found = f"{count(len(wrong), 'row')} without {columns} cells as the first row has, but {first.actual_columns}"
+    found = f"{count(len(wrong), 'row')} without {count(columns, 'cell')} as the first row has, but {first.actual_columns}"
     problem = f"={str(path)!r} cannot be read: {found}"
     if {row.actual_columns for row in wrong} == {columns + 1}:
         remedy = "Where each row begins with its number or name, give that column a name in the first row too; else correct them"
+    elif "\n" in first.text.rstrip() or "\r" in first.text.rstrip():
+        remedy = "Its text holds line breaks: close or remove the quotation mark that opens there, or else correct them"
     else:
         remedy = f"Correct them, put text that holds {json.dumps(separator)} in quotation marks, or set data.separator"
     return BadInput("data.source", f"{problem}{where}. {remedy}.")

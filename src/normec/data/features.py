@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from normec.data.frame import UNNAMED, Frame, counts_rows, with_clean_names
 from normec.data.limits import check_size
-from normec.data.parquet import is_number
+from normec.data.numerals import Odd, as_written, decimal_comma, may_be_thousands, numbers_of
 from normec.data.readers import Columns, Table, values
 from normec.errors import BadInput, count
 
 FEWEST_IDENTIFIED = 20
-"""Rows from which a column of distinct whole numbers looks like identifiers, and that a column counts at least before it starts anew."""
+"""Rows from which a column of distinct whole numbers looks like identifiers."""
+FEWEST_COUNTED = 10
+"""That a column counts at least before it starts anew, and looks like an index of several tables."""
 COLUMNS_NAMED = 30
 """Features that a note names, and columns that a sentence counts one by one."""
 COUNTER = re.compile(r"index|level_\d+")
 """Names that pandas gives to an index that becomes a column."""
-MARKS = frozenset({"?", "-", "--", ".", "*", "na", "n/a", "n.a.", "nan", "null", "none", "nil", "missing", "unknown", "k.a.", "#n/a"})
-"""What stands in place of a missing value, in lower case: no evidence of words."""
-PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.IGNORECASE)
-LIKE_A_NUMBER = re.compile(
-    r"[<>≤≥~≈±=]{0,2}\s*[€$£¥]?\s*[+-]?(\d{1,3}([., '’_\u00a0\u202f]\d{3})+([.,]\d+)?|\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
-    r"(\s*[%‰°€$£¥A-Za-zµμΩ²³/^·]{1,10})?"
-)
-"""Numbers, also with signs of money or comparison, groups of thousands, a per cent sign or a unit."""
-WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
-DECIMAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-
-
-class Odd(NamedTuple):
-    """A column of numbers that holds other values too: their number, and the first of them with its row."""
-
-    number: int
-    row: int
-    value: str
 
 
 def samples(frame: Frame, columns: Columns) -> Table:
@@ -68,70 +53,22 @@ def samples(frame: Frame, columns: Columns) -> Table:
     if odd:
         raise _not_only_numbers(frame, odd, columns.dropped, bool(numbers))
     index = [name for name in frame.names if name in frame.indices and name not in named]
-    index += [name for name in numbers if COUNTER.fullmatch(name) and _identifies(numbers[name])]
+    index += [name for name in numbers if COUNTER.fullmatch(name) and _identifies(numbers[name], 2)]
     features = {name: found for name, found in numbers.items() if name not in index}
     if not rows or not features:
         problem = f"={frame.source} has {rows} rows and {len(features)} numeric feature columns. Give at least one of each."
         raise BadInput("data.source", problem)
     _refuse_missing(frame, features, columns.dropped)
-    notes = (*frame.notes, _told(list(features), skipped), *_index_note(index), *_warnings(features))
+    notes = (
+        *frame.notes,
+        _told(list(features), skipped),
+        *_index_note(index),
+        *_warnings(features),
+        *_about_points(frame, [*features, columns.label]),
+    )
     x = np.column_stack(list(features.values()))
     times = None if columns.time is None else _times(frame, columns.time)
     return Table(x, y, clients(frame, columns), notes, features=tuple(features), time=times)
-
-
-def numbers_of(column: Any, written: bool, decimal: str) -> np.ndarray | str | Odd:
-    """A column as float64 with NaN for missing values; or what else it is, where that is left out; or the first value that is no number."""
-    import pyarrow as pa
-
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if column.null_count == len(column):
-        return "empty"
-    if is_number(kind):
-        plain = column.cast(kind)
-        plain = plain.cast(pa.uint8()) if pa.types.is_boolean(kind) else plain
-        return np.asarray(plain.cast(pa.float64(), safe=False).to_numpy())
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return str(kind)
-    if written and decimal == ".":
-        try:
-            return np.asarray(column.cast(pa.float64()).to_numpy())
-        except pa.ArrowInvalid:
-            pass
-    return _numbers_of_text(column.cast(kind), written, decimal)
-
-
-def _numbers_of_text(column: Any, written: bool, decimal: str) -> np.ndarray | str | Odd:
-    import pyarrow as pa
-    import pyarrow.compute
-
-    found = column.value_counts()
-    pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
-    texts = {text: n for text, n in pairs if text is not None}
-    words = {text: n for text, n in texts.items() if text.strip() and text.strip().lower() not in MARKS}
-    boolean = {text: n for text, n in words.items() if text.strip().lower() in ("true", "false")}
-    like = {text for text in words if LIKE_A_NUMBER.fullmatch(text.strip())}
-    if not words or 2 * sum(words[text] for text in (*like, *boolean)) < sum(words.values()):
-        return "text"
-    value: dict[str, float] = {}
-    for text in texts:
-        plain = text.strip() if decimal == "." else text.strip().replace(".", "?").replace(decimal, ".")
-        if not plain:
-            value[text] = np.nan
-        elif boolean and not like:
-            value |= {text: float(plain.lower() == "true")} if text in boolean else {}
-        elif PLAIN.fullmatch(plain):
-            value[text] = float(plain)
-    bad = [text for text in texts if text not in value] if written else list(texts)
-    if bad:
-        held = pyarrow.compute.is_in(column, pa.array(bad, column.type)).to_numpy()
-        first = int(np.flatnonzero(held)[0])
-        return Odd(int(held.sum()), first, column[first].as_py())
-    codes = column.combine_chunks().dictionary_encode()
-    table = np.array([value[text] for text in codes.dictionary.to_pylist()])
-    indices = codes.indices.fill_null(len(table)).to_numpy()
-    numbers: np.ndarray = np.append(table, np.nan)[indices]
-    return numbers
 
 
 def targets(frame: Frame, name: str) -> np.ndarray:
@@ -174,6 +111,10 @@ def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
         raise BadInput(setting, problem)
     if text and frame.written:
         found = as_written(column.to_pylist(), frame.decimal)
+        if floats and found.dtype.kind == "U" and frame.decimal == "." and (comma := decimal_comma(found)):
+            problem = f"={name!r} holds numbers with a comma such as {comma!r}, which would be names of classes"
+            remedy = "Set 'data.decimal=,' where the comma is the decimal point, or write names that are no numbers"
+            raise BadInput(setting, f"{problem}. {remedy}.")
     elif floats and (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         found = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
     else:
@@ -181,19 +122,6 @@ def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
     if found.dtype.kind == "f" and not floats:
         raise BadInput(setting, f"={name!r} holds double values such as {found[0]}. Use whole numbers or strings.")
     return found
-
-
-def as_written(texts: list[str], decimal: str = ".") -> np.ndarray:
-    """Labels or ids of a CSV: whole numbers where all are written as such, without leading zeros; floats where all are decimal
-    numbers, and one has a decimal point; else the texts as they stand, so that "007", "0x01", "1e3" and "TRUE" stay what they are.
-    """
-    distinct = {text: text.strip() for text in set(texts)}
-    if all(WHOLE.fullmatch(plain) for plain in distinct.values()):
-        return np.array([int(text) for text in texts], dtype=np.int64)
-    dotted = {text: plain.replace(decimal, ".") if decimal != "." and "." not in plain else plain for text, plain in distinct.items()}
-    if all(DECIMAL.fullmatch(plain) for plain in dotted.values()) and any("." in plain for plain in dotted.values()):
-        return np.array([float(dotted[text]) for text in texts])
-    return np.array(texts, dtype=str)
 
 
 def _times(frame: Frame, name: str) -> np.ndarray:
@@ -216,13 +144,21 @@ def _times(frame: Frame, name: str) -> np.ndarray:
     number = numbers_of(column, frame.written, frame.decimal)
     if isinstance(number, np.ndarray) and np.isfinite(number).all():
         return number
-    for target in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
-        try:
+    dates = [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]
+    for target in dates:
+        with contextlib.suppress(pa.ArrowException):
             return np.asarray(column.cast(target).to_numpy())
-        except pa.ArrowException:
-            continue
-    problem = f"={name!r} holds values such as {column[0].as_py()!r}, of which the order is not known"
+    bad = next((value for value in column.unique() if not any(_casts(value, target) for target in dates)), column[0]).as_py()
+    problem = f"={name!r} holds values such as {bad!r}, of which the order is not known"
     raise BadInput(setting, f"{problem}. Write all as numbers, or as dates such as 2024-05-31 or 2024-05-31T12:00:00.")
+
+
+def _casts(value: Any, kind: Any) -> bool:
+    import pyarrow as pa
+
+    with contextlib.suppress(pa.ArrowException):
+        return value.cast(kind) is not None
+    return False
 
 
 def _without(dropped: tuple[str, ...], names: list[str]) -> str:
@@ -238,11 +174,11 @@ def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...
     else:
         problem = f"holds numbers, except in {count(first.number, 'row')} (first: {frame.where(first.row)}: {first.value!r})"
         problem += f"{others}. Write plain numbers"
-    decimal = ""
-    if frame.written and frame.decimal == "." and re.fullmatch(r"\s*[+-]?\d*,\d+\s*", first.value):
-        decimal = "; or set 'data.decimal=,' where the comma is the decimal point"
-    elif frame.decimal == "," and "." in first.value:
-        decimal = "; or remove data.decimal where the point is the decimal point"
+    between, point = ("points", "point") if frame.decimal == "," else ("commas", "comma")
+    decimal = f", without {between} between thousands" if frame.written and first.grouped else ""
+    if frame.written and first.other_decimal:
+        sets = f"remove data.decimal where the {point} is" if frame.decimal == "," else f"set 'data.decimal=,' where the {point} is"
+        decimal = f"; or {sets} the decimal point"
     remedy = decimal + (f"; or leave such columns out with {_without(dropped, list(odd))}" if others_stay else "")
     return BadInput("data.source", f"={frame.source}: the column {name!r} {problem}{remedy}.")
 
@@ -265,17 +201,26 @@ def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tupl
 
 
 def _told(features: list[str], skipped: dict[str, str]) -> str:
-    shown = ", ".join(features[:COLUMNS_NAMED]) + (f" and {len(features) - COLUMNS_NAMED:,} more" if len(features) > COLUMNS_NAMED else "")
+    shown = ", ".join(map(_shown, features[:COLUMNS_NAMED])) + (
+        f" and {len(features) - COLUMNS_NAMED:,} more" if len(features) > COLUMNS_NAMED else ""
+    )
     if not skipped:
         return f"features: {shown}"
-    left = ", ".join(f"{name} ({kind})" for name, kind in skipped.items())
+    left = ", ".join(f"{_shown(name)} ({kind})" for name, kind in skipped.items())
     return f"features: {shown}; left out, not numeric: {left}: {len(skipped):,} of {count(len(features) + len(skipped), 'column')}"
+
+
+def _shown(name: str) -> str:
+    """The name of a column in a line; quoted where it could not be seen, or be told from its neighbours."""
+    return name if name and name.isprintable() and name.strip() == name and "," not in name else repr(name)
 
 
 def _index_note(index: list[str]) -> list[str]:
     if not index:
         return []
-    shown = ", ".join("the first one, without a name" if UNNAMED.fullmatch(name) else repr(name) for name in index)
+    unnamed = sum(bool(UNNAMED.fullmatch(name)) for name in index)
+    first = [] if not unnamed else ["the first one, without a name" if unnamed == 1 else f"the first {unnamed}, without names"]
+    shown = ", ".join([*first, *(repr(name) for name in index if not UNNAMED.fullmatch(name))])
     return [f"left out, the index of a table and no feature: {shown}"]
 
 
@@ -285,7 +230,7 @@ def _warnings(features: dict[str, np.ndarray]) -> list[str]:
     for name, column in features.items():
         if _distinct(column):
             found.append(f"warning: the feature {name!r} is another whole number in each row, as identifiers are; {remedy}")
-        elif _identifies(column):
+        elif _identifies(column, FEWEST_COUNTED):
             found.append(f"warning: the feature {name!r} counts rows, and starts anew, as an index of several tables does; {remedy}")
     return found
 
@@ -295,6 +240,16 @@ def _distinct(column: np.ndarray) -> bool:
     return whole and len(np.unique(column)) == len(column)
 
 
-def _identifies(column: np.ndarray) -> bool:
-    """Whether whole numbers are distinct, or count rows."""
-    return _distinct(column) or (len(column) >= FEWEST_IDENTIFIED and counts_rows(column, FEWEST_IDENTIFIED))
+def _identifies(column: np.ndarray, fewest: int) -> bool:
+    """Whether whole numbers are distinct, or count rows, on average `fewest` of them before they start anew."""
+    return _distinct(column) or (len(column) >= FEWEST_IDENTIFIED and counts_rows(column, fewest))
+
+
+def _about_points(frame: Frame, names: list[str]) -> list[str]:
+    """Warnings where a point may stand between thousands: in files whose separator is a semicolon, as where the decimal sign is a comma."""
+    if not frame.written or frame.separator != ";" or frame.decimal == ",":
+        return []
+    found = {name: may_be_thousands(frame.columns[name]) for name in names}
+    remedy = "If it stands between thousands, write plain numbers"
+    return [f"warning: in {name!r} the point of numbers such as {value} is read as the decimal point. {remedy}"
+            for name, value in found.items() if value is not None]  # fmt: skip

@@ -14,7 +14,7 @@ from normec.data.arrays import read_npz
 from normec.data.delimited import Form, read_delimited
 from normec.data.features import samples
 from normec.data.frame import Frame, joined
-from normec.data.limits import check_size, regular_file
+from normec.data.limits import check_size, refuse_other_kind, regular_file
 from normec.data.parquet import read_parquet
 from normec.data.readers import Columns, Table
 from normec.errors import BadInput, count
@@ -59,7 +59,7 @@ def matching(source: str) -> list[Path]:
 def tables_in(folder: Path) -> list[Path]:
     """The tables that lie in a folder itself, in the order of their names; hidden ones are left out."""
     return sorted(
-        path for path in folder.iterdir() if suffix(path) in TABLES and not path.name.startswith((".", "_")) and not path.is_dir()
+        path for path in folder.iterdir() if suffix(path) in TABLES and not path.name.startswith((".", "_", "~$")) and not path.is_dir()
     )
 
 
@@ -127,6 +127,8 @@ def _frame(path: Path, way: Way) -> Frame:
         return read_parquet(path, way.columns.dropped, way.limit)
     if kind in DELIMITED:
         return read_delimited(path, way.form, way.columns.label, way.limit)
+    with path.open("rb") as file:
+        refuse_other_kind(path, file.read(4))
     raise BadInput("data.source", f"={str(path)!r} must end in .parquet, .csv, .csv.gz, .tsv or .npz.")
 
 

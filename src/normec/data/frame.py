@@ -19,7 +19,8 @@ class Frame(NamedTuple):
 
     written: all cells are text as it stands in a CSV, so that numbers are yet to be read. decimal: their decimal point.
     indices: the columns that a pandas table counted or named its rows by. parts: each file, and its number of rows.
-    limit: bytes that the samples may take. unread: the types of further columns, which no reader here takes, by name.
+    limit: bytes that the samples may take. separator: what stands between the cells of a CSV.
+    unread: the types of further columns, which no reader here takes, by name.
     """
 
     columns: Any
@@ -30,6 +31,7 @@ class Frame(NamedTuple):
     decimal: str = "."
     notes: tuple[str, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
+    separator: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -98,14 +100,36 @@ def joined(frames: list[Frame]) -> Frame:
     try:
         columns = pa.concat_tables([frame.columns.select(read) for frame in frames], promote_options="permissive")
     except pa.ArrowException as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise BadInput(
-            "data.source", f": {first.source} hold a column of several types ({reason}). Give files of the same types."
-        ) from None
+        raise _of_several_types(frames, read, error) from None
     notes = tuple(dict.fromkeys(note for frame in frames for note in frame.notes))
     index = frozenset().union(*(frame.indices for frame in frames))
     parts = tuple(part for frame in frames for part in frame.parts)
     return first._replace(columns=columns, indices=index, parts=parts, notes=notes, unread=tuple(unread.items()))
+
+
+def _of_several_types(frames: list[Frame], names: list[str], error: Exception) -> BadInput:
+    """The error for a column that is numbers in one file and text in another, or the like."""
+    remedy = "Give files of the same types"
+    for name in names:
+        held = [(frame.parts[0][0], kind) for frame in frames if str(kind := _kind(frame.columns, name)) != "null"]
+        other = next(((path, kind) for path, kind in held if _family(kind) != _family(held[0][1])), None)
+        if other is not None:
+            differ = f"{name!r} holds {other[1]} values in {other[0]}, and {held[0][1]} values in {held[0][0].name}"
+            return BadInput("data.source", f": the column {differ}. {remedy}.")
+    reason = str(error).strip().splitlines()[0].rstrip(".")
+    return BadInput("data.source", f": {frames[0].source} and others hold a column of several types ({reason}). {remedy}.")
+
+
+def _kind(columns: Any, name: str) -> Any:
+    kind = columns.schema.field(name).type
+    return getattr(kind, "value_type", kind)
+
+
+def _family(kind: Any) -> str:
+    """The kinds of values that cannot become one column."""
+    import pyarrow as pa
+
+    return "number" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else re.sub(r"^large_|\[.*", "", str(kind))
 
 
 def distinct_names(path: Path, names: list[str]) -> list[str]:

@@ -9,6 +9,15 @@ from typing import Literal
 from normec.errors import BadInput
 from normec.memory import available
 
+OTHERS = {
+    b"PK\x03\x04": ("a zip archive, as .xlsx, .ods and .zip are", "Save the sheet as .csv, or unpack the archive"),
+    b"\xd0\xcf\x11\xe0": ("a workbook of Excel", "Save the sheet as .csv"),
+    b"PAR1": ("a parquet file", "Let its name end in .parquet"),
+    b"%PDF": ("a PDF", "Give the table itself, as .csv"),
+    b"\x1f\x8b\x08\x00": ("compressed by gzip", "Unpack it"),
+}
+"""How files of other kinds begin, what they are, and what to do."""
+
 
 def allowed(size_limit: int | Literal["auto"]) -> int:
     """The bytes of memory that a source may take: as set, or half of what the machine has free."""
@@ -52,6 +61,17 @@ def regular_file(path: Path, setting: str, kinds: str) -> Path:
         said = "is no file, but a folder" if stat.S_ISDIR(mode) else f"is {kind}, not a regular file"
         raise BadInput(setting, f"={str(path)!r} {said}. Give {kinds}.")
     return path
+
+
+def refuse_other_kind(path: Path, begin: bytes, but: bytes = b"") -> None:
+    """Refuses a file whose first four bytes show that its name says another kind; but: how it may begin.
+
+    Raises:
+        BadInput: naming what it is.
+    """
+    if begin in OTHERS and begin != but:
+        kind, remedy = OTHERS[begin]
+        raise BadInput("data.source", f"={str(path)!r} cannot be read: it is {kind}. {remedy}.")
 
 
 KINDS = (

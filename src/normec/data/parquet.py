@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from normec.data.frame import Frame, distinct_names
-from normec.data.limits import check_size
+from normec.data.limits import check_size, refuse_other_kind
+from normec.errors import BadInput
 
+SLACK = 2**26
+"""Bytes that reading takes beside what is read."""
 INDEX = re.compile(r"__index_level_\d+__")
 
 
@@ -17,18 +20,20 @@ def read_parquet(path: Path, dropped: tuple[str, ...], limit: int) -> Frame:
     """The columns of a parquet file that can be features, labels or ids; of others only the type is read.
 
     Raises:
-        BadInput: for a file that takes more memory than the limit.
+        BadInput: for a file that takes more memory than the limit, or holds more than its headers say.
         pyarrow.ArrowException: for a damaged one.
     """
     import pyarrow.parquet
 
+    with path.open("rb") as opened:
+        refuse_other_kind(path, opened.read(4), but=b"PAR1")
     with pyarrow.parquet.ParquetFile(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
     kinds = {name: schema.field(name).type for name in distinct_names(path, schema.names) if name not in dropped}
     read = [name for name, kind in kinds.items() if readable(kind)]
-    check_size(path, _needed(metadata, schema, read), limit)
-    texts = [name for name in read if _is_text(kinds[name])]
-    table = pyarrow.parquet.read_table(path, columns=read, read_dictionary=texts)
+    needed = _needed(path, metadata, schema, read)
+    check_size(path, needed, limit)
+    table = _columns(path, read, [name for name in read if _is_text(kinds[name])], needed)
     unread = tuple((name, str(kind)) for name, kind in kinds.items() if name not in read)
     dropped_ones = tuple((name, "dropped") for name in schema.names if name in dropped)
     return Frame(table.select(read), False, index_columns(schema), ((path, metadata.num_rows),), limit, unread=(*unread, *dropped_ones))
@@ -54,19 +59,54 @@ def is_number(kind: Any) -> bool:
 def _is_text(kind: Any) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _needed(metadata: Any, schema: Any, read: list[str]) -> int:
+def _needed(path: Path, metadata: Any, schema: Any, read: list[str]) -> int:
     """Bytes: eight for each number, and of text what its pages hold and a code for each row."""
     numbers = sum(is_number(schema.field(name).type) for name in read)
-    held = sum(
-        group.column(place).total_uncompressed_size
-        for group in map(metadata.row_group, range(metadata.num_row_groups))
-        for place in range(group.num_columns)
-        if group.column(place).path_in_schema in read
-    )
-    return int(metadata.num_rows * (8 * numbers + 4 * (len(read) - numbers)) + held)
+    held, rows = 0, 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        chunks = [chunk for chunk in map(group.column, range(group.num_columns)) if chunk.path_in_schema in read]
+        held += sum(chunk.total_uncompressed_size for chunk in chunks)
+        rows += group.num_rows
+        if any(chunk.num_values != group.num_rows for chunk in chunks):
+            raise _forged(path)
+    if rows != metadata.num_rows or held < 0:
+        raise _forged(path)
+    return int(rows * (8 * numbers + 4 * (len(read) - numbers)) + held)
+
+
+def _columns(path: Path, names: list[str], texts: list[str], needed: int) -> Any:
+    """The table of these columns. Those of numbers take no more than their number of values says; text is read group by group, and
+    refused as soon as it takes more than the headers say.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+        table = file.read(columns=[name for name in names if name not in texts])
+        before = pa.total_allocated_bytes()
+        for name in texts:
+            groups = []
+            for group in range(file.num_row_groups):
+                groups.append(file.read_row_group(group, columns=[name]))
+                if pa.total_allocated_bytes() - before > 2 * needed + SLACK:
+                    raise _forged(path)
+            column = pa.chunked_array([part for each in groups for part in each[name].chunks], groups[0][name].type) if groups else None
+            table = table.append_column(name, pa.array([], pa.string()) if column is None else _plain(column))
+    return table
+
+
+def _plain(column: Any) -> Any:
+    """A column of text whose views, which few functions take, are strings."""
+    import pyarrow as pa
+
+    return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
+
+
+def _forged(path: Path) -> BadInput:
+    return BadInput("data.source", f"={str(path)!r} holds another number of values or bytes than its headers say. Give an intact file.")
 
 
 def index_columns(schema: Any) -> frozenset[str]:

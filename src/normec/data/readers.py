@@ -67,8 +67,9 @@ def _column(table: Any, setting: str, name: str) -> Any:
 
 
 def values(table: Any, name: str, setting: str) -> np.ndarray:
-    """A label or id column as integers or strings, without missing values."""
+    """A label or id column as integers or strings, without missing values; integers that no int64 holds are strings."""
     import pyarrow as pa
+    import pyarrow.compute
 
     column = _column(table, setting, name)
     if column.null_count:
@@ -79,7 +80,8 @@ def values(table: Any, name: str, setting: str) -> np.ndarray:
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return np.asarray(column.cast(pa.int64()).to_numpy())
+        large = pa.types.is_uint64(kind) and len(column) and pyarrow.compute.max(column).as_py() > 2**63 - 1
+        return np.array(list(map(str, column.to_pylist()))) if large else np.asarray(column.cast(pa.int64()).to_numpy())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
     held = column.to_pylist()
