@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands import audit, experiments, flower
-from normec.commands.answers import answer, as_text, split
+from normec.commands.answers import TrustCode, answer, as_text, split
 from normec.commands.help import Commands
 from normec.errors import BadInput, NormecError
 from normec.version import __version__
@@ -51,6 +51,7 @@ def train(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run's folder; by default a new one under runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker threads, one core each.")] = None,
+    trust_code: TrustCode = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write the metrics for TensorBoard too, below DIR.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one object; progress goes to stderr.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the resolved configuration, train nothing.")] = False,
@@ -65,20 +66,20 @@ def train(
         if dry_run and as_json:
             raise BadInput("--json", " acts on a run, and --dry-run makes none. Leave one of them out.")
         if dry_run:
-            _check_only(run or [], workers)
+            _check_only(run or [], workers, trust_code)
             return
-        _train(run or [], out, resume, workers, tensorboard, as_json)
+        _train(split(run or [], out if resume else None, workers), out, resume, trust_code, tensorboard, as_json)
     except KeyboardInterrupt:
         raise NormecError("interrupted before training started") from None
 
 
-def _check_only(arguments: list[str], workers: int | None) -> None:
+def _check_only(arguments: list[str], workers: int | None, trust_code: bool) -> None:
     """What a run would be, as TOML, in whose comments stands what it would print before it starts."""
     from normec.config import resolve
     from normec.console import PREPARING, opening_lines, progress
     from normec.experiment import prepare
 
-    config = resolve(*split(arguments, None, workers))
+    config = resolve(*split(arguments, None, workers), trust_code)
     with progress(PREPARING):
         plan = prepare(config.experiment())
     for line in opening_lines(plan):
@@ -86,7 +87,9 @@ def _check_only(arguments: list[str], workers: int | None) -> None:
     typer.echo(f"\n{config.toml(plan.delta)}", nl=False)
 
 
-def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | None, tensorboard: bool, as_json: bool) -> None:
+def _train(
+    given: tuple[Path | None, list[str]], out: Path | None, resume: bool, trust_code: bool, tensorboard: bool, as_json: bool
+) -> None:
     from rich.console import Console
 
     from normec.config import resolve
@@ -99,8 +102,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
 
     if resume and out is None:
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
-    file, assignments = split(arguments, out if resume else None, workers)
-    config, console = resolve(file, assignments), Console(stderr=as_json)
+    config, console = resolve(*given, trust_code), Console(stderr=as_json)
     with Ranks.joined() as ranks:
         if ranks.first:
             result = _watched(config, console, out or _new_folder(config), resume, tensorboard, ranks)
@@ -119,7 +121,7 @@ def _train(arguments: list[str], out: Path | None, resume: bool, workers: int | 
 
 def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tensorboard: bool, ranks: Ranks) -> Run:
     from normec.console import PREPARING, ConsoleObserver, progress
-    from normec.runs import start
+    from normec.runs import resume_command, start
     from normec.tensorboard import TensorBoardObserver
     from normec.training import execute
 
@@ -131,7 +133,7 @@ def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tens
         with watching, observer:
             return execute(plan, folder, observer, ranks)
     except KeyboardInterrupt:
-        raise NormecError(f"interrupted; go on with: normec train --out {folder.path} --resume") from None
+        raise NormecError(f"interrupted; go on with: {resume_command(folder.path)}") from None
 
 
 @app.command()
@@ -227,6 +229,7 @@ def datasets(
     source: Annotated[
         list[str] | None, typer.Argument(metavar="[SOURCE | RUN.toml] [key=value …]", help="A data.source or a configuration, and changes.")
     ] = None,
+    trust_code: TrustCode = False,
     picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw who has what: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of the tables.")] = False,
 ) -> None:
@@ -251,7 +254,7 @@ def datasets(
     if picture:
         check(picture)
     file, assignments = split(source, None, None)
-    data, seed = resolve_data(file, assignments)
+    data, seed = resolve_data(file, assignments, trust_code)
     with progress("reading the data"):
         found = overview(load(data, Streams(seed)))
         if picture:

@@ -18,12 +18,13 @@ from typing import Any
 import tomli_w
 
 from normec.algorithms import Algorithm
-from normec.config import RunConfig, Tree, merge, parse_assignment, parse_assignments, read_toml
+from normec.config import RunConfig, Tree, merge, merged, parse_assignment, parse_assignments, read_toml
 from normec.contenders import Contender, edges, spread
 from normec.errors import BadInput
 from normec.experiment import prepare
 from normec.files import write_atomically
 from normec.grid import Point
+from normec.imports import TRUST
 from normec.outcomes import judged_by, largest, mean, rose, score, standard_error, values
 from normec.runs import Record
 from normec.settings import difference, flat
@@ -53,8 +54,11 @@ class Comparison:
     given: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, file: Path | None, assignments: list[str], names: str, seeds: int, tries: int) -> Comparison:
-        """Of a configuration file and `key=value` or `NAME.key=value`; names: of the algorithms, A,B,…"""
+    def of(cls, file: Path | None, assignments: list[str], names: str, seeds: int, tries: int, *, trust_code: bool = False) -> Comparison:
+        """Of a configuration file and `key=value` or `NAME.key=value`; names: of the algorithms, A,B,…
+
+        trust_code: code that the file names may run.
+        """
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
         changes = parse_assignments(assignments)
         own = {name: changes.pop(name) for name in chosen if isinstance(changes.get(name), dict)}
@@ -62,8 +66,9 @@ class Comparison:
             key, one = next(iter(changes["algorithm"])), (*chosen, "NAME")[0]
             raise BadInput(f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {one}.{key}.")
         common = [text for text in assignments if next(iter(parse_assignment(text))) not in own]
-        given = ([str(file)] if file else []) + common
-        return cls(merge(read_toml(file) if file else {}, changes), chosen, own, seeds, tries, tuple(given))
+        given = ([str(file)] if file else []) + common + ([TRUST] if trust_code else [])
+        typed = {"algorithms": [name.partition("+")[0] for name in chosen]}
+        return cls(merged(file, changes, trust_code, typed), chosen, own, seeds, tries, tuple(given))
 
     def __post_init__(self) -> None:
         if not self.algorithms:

@@ -19,6 +19,7 @@ from normec.engine import Engine
 from normec.errors import BadInput, nearest
 from normec.evaluation import Evaluation
 from normec.experiment import Experiment, Schedule, Theory
+from normec.imports import check_trust
 from normec.local import LocalMethod, local_from_table
 from normec.models import Model, factory, loss_function
 from normec.models.readings import wanted
@@ -130,12 +131,24 @@ class RunConfig:
         )
 
 
-def resolve(file: Path | None, assignments: Iterable[str]) -> RunConfig:
+def resolve(file: Path | None, assignments: Iterable[str], trust_code: bool = False) -> RunConfig:
     """The configuration of a TOML file (or the built-in demo) changed by `key=value` arguments; later ones win."""
-    return RunConfig.from_tree(merge(read_toml(file) if file else {}, parse_assignments(assignments)))
+    return RunConfig.from_tree(merged(file, parse_assignments(assignments), trust_code))
 
 
-def resolve_data(source: Path | None, assignments: Iterable[str]) -> tuple[Data, int]:
+def merged(file: Path | None, changes: Tree, trust_code: bool, typed: Tree | None = None) -> Tree:
+    """The settings of a TOML file, changed. trust_code: whether code that the file names may run. typed: what else nobody's file says.
+
+    Raises:
+        BadInput: for code that is not trusted, before any of it runs.
+    """
+    tree = merge(read_toml(file) if file else {}, changes)
+    if not trust_code:
+        check_trust(file, tree, {**changes, **(typed or {})})
+    return tree
+
+
+def resolve_data(source: Path | None, assignments: Iterable[str], trust_code: bool = False) -> tuple[Data, int]:
     """The [data] section and the seed of a TOML file, or of a `data.source`, changed by `key=value`, where key may leave out `data.`.
 
     Raises:
@@ -146,10 +159,13 @@ def resolve_data(source: Path | None, assignments: Iterable[str]) -> tuple[Data,
     for section in changes:
         if section not in ("data", "seed"):
             raise BadInput(section, " is no setting of the data. Give keys of [data], or seed.")
-    before: Tree = {}
-    if source is not None:
-        before = read_toml(source) if source.suffix == ".toml" else {"data": {"source": str(source)}}
+    if source is None or source.suffix == ".toml":
+        before = {key: value for key, value in (read_toml(source) if source else {}).items() if key in ("data", "seed")}
+    else:
+        before = {"data": {"source": str(source)}}
     tree = merge(before, changes)
+    if source is not None and source.suffix == ".toml" and not trust_code:
+        check_trust(source, tree, changes)
     seed = {"seed": tree["seed"]} if "seed" in tree else {}
     return Data.from_table("data", _table(tree, "data")), Schedule(**seed).seed
 

@@ -1,13 +1,22 @@
-"""Objects named by an import path, `package.module:object`."""
+"""Objects named by an import path, `package.module:object`: code, which a file that names it does not run by itself."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 from normec.errors import BadInput, nearest
+from normec.settings import flat
+
+Setting = Literal["data.source", "model.name", "model.loss", "algorithm.name", "algorithms", "evaluation.metrics"]
+"""The settings that may name code."""
+LIBRARIES = ("torch.nn", "torch.nn.functional", "torchmetrics.classification", "torchmetrics.regression")
+"""Modules whose objects only compute: anyone's file may name them, and they are never looked for in the working directory."""
+TRUST = "--trust-code"
 
 
 def looks_like_import_path(text: str) -> bool:
@@ -16,17 +25,43 @@ def looks_like_import_path(text: str) -> bool:
     return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-def load_object(setting: str, path: str) -> Any:
-    """The callable at an import path; modules of the working directory are found too.
+def named_code(tree: dict[str, Any]) -> dict[str, Setting]:
+    """The import paths in a tree of settings, whose values may be lists, and in its [[case]] tables; those of `LIBRARIES` aside."""
+    found: dict[str, Setting] = {}
+    leaves = flat(tree)
+    for setting in get_args(Setting):
+        for name in _names(leaves.get(setting)):
+            code = looks_like_import_path(name) or setting == "evaluation.metrics"
+            if code and name.partition(":")[0] not in LIBRARIES:
+                found.setdefault(name, setting)
+    for case in tree["case"] if isinstance(tree.get("case"), list) else []:
+        found = (named_code(case) if isinstance(case, dict) else {}) | found
+    return found
+
+
+def check_trust(file: object, tree: dict[str, Any], typed: dict[str, Any]) -> None:
+    """Refuses settings that come from a file and name code, which nobody has typed or trusted. typed: those of the command line.
+
+    Raises:
+        BadInput: naming the file, the setting and the import path.
+    """
+    given = named_code(typed)
+    for name, setting in named_code(tree).items():
+        if name not in given:
+            problem = f"={name!r} in {file} is code, which would be imported and run. Add {TRUST} if you trust it."
+            raise BadInput(setting, problem)
+
+
+def load_object(setting: Setting, path: str) -> Any:
+    """The callable at an import path; modules of the working directory are found too, but for the `LIBRARIES`.
 
     Raises:
         BadInput: where the module, or the name in it, does not exist, fails to import or cannot be called.
     """
     module_name, _, name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        with contextlib.nullcontext() if module_name in LIBRARIES else _working_directory_first():
+            module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
         raise BadInput(setting, f"={path!r}: importing {module_name} failed ({type(error).__name__}: {error}).") from error
     found = getattr(module, name, None)
@@ -34,3 +69,29 @@ def load_object(setting: str, path: str) -> Any:
         known = [key for key, value in vars(module).items() if callable(value)]
         raise BadInput(setting, f"={path!r}: {module_name} has no callable {name}. {nearest(name, known)}")
     return found
+
+
+def _names(value: object) -> Iterator[str]:
+    """The names in a setting: it may be one, a list of them, or of {name, arguments}."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _names(value.get("name"))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _names(each)
+
+
+@contextlib.contextmanager
+def _working_directory_first() -> Iterator[None]:
+    """Modules are found in the working directory, for as long as one is imported."""
+    here = os.getcwd()
+    if here in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the module has removed it
+            sys.path.remove(here)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normec.config import RunConfig, Tree
+from normec.config import RunConfig, Tree, read_toml
 from normec.errors import BadInput
 from normec.experiment import Plan, prepare
 from normec.folder import RunFolder
+from normec.imports import TRUST, named_code
 from normec.privacy.account import Account
 from normec.spending import account_of, check_audit, check_metrics, check_summary, finite_or_none, promises
 
@@ -33,6 +35,11 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
     if not folder.config.exists():
         folder.save_config(config.toml(plan.delta))
     return plan, folder
+
+
+def resume_command(path: Path) -> str:
+    """What goes on with the run of a folder: its run.toml may name code, which only runs for those who trust it."""
+    return shlex.join(["normec", "train", "--out", str(path), "--resume", *([TRUST] if named_code(read_toml(path / "run.toml")) else [])])
 
 
 @dataclass(frozen=True)

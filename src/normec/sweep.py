@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 
 import tomli_w
 
-from normec.config import RunConfig, Tree, merge, parse_assignments, read_toml
+from normec.config import RunConfig, Tree, merged, parse_assignments, read_toml
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
 from normec.folder import RunFolder
@@ -63,9 +63,9 @@ class Sweep:
         return cls(tree, expand({key: value for key, value in tree.items() if key != "sweep"}), target)
 
     @classmethod
-    def read(cls, file: Path, assignments: list[str]) -> Sweep:
-        """Of a TOML file changed by `key=value` arguments, whose values may be lists too."""
-        return cls.of(merge(read_toml(file), parse_assignments(assignments)))
+    def read(cls, file: Path, assignments: list[str], trust_code: bool = False) -> Sweep:
+        """Of a TOML file changed by `key=value` arguments, whose values may be lists too. trust_code: code that the file names may run."""
+        return cls.of(merged(file, parse_assignments(assignments), trust_code))
 
     @property
     def rounds(self) -> int:
@@ -196,7 +196,7 @@ class _Process:
     def __init__(self, tree: Tree, path: Path) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by finish)
         self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "normec.attended", str(path)],
+            [sys.executable, "-P", "-m", "normec.attended", str(path)],  # -P: no module of the working directory for a library's
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True,
         )  # fmt: skip
         with contextlib.suppress(BrokenPipeError):  # it has died already

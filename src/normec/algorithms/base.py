@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normec.algorithms.declared import check_declaration
 from normec.errors import BadInput, TrainingFailed
-from normec.imports import load_object, looks_like_import_path
+from normec.imports import Setting, load_object, looks_like_import_path
 from normec.local import LocalMethod
 from normec.operators import Operator, Uniform, margin, row_norms, usable
 from normec.settings import Positive, Settings, choose
@@ -209,7 +209,7 @@ def register(name: str) -> Callable[[A], A]:
     return enter
 
 
-def algorithm_kind(setting: str, name: object) -> type[Algorithm]:
+def algorithm_kind(setting: Setting, name: object) -> type[Algorithm]:
     """The algorithm registered under a name, or the one that `package.module:Class` registers.
 
     Raises:

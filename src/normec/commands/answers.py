@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Run the code that the file names by import paths.")]
 
 
 def answer(found: object, as_json: bool, *parts: Table | str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from normec.commands.answers import TrustCode
 from normec.errors import BadInput, NormecError
 
 FLAGGED = 3
@@ -18,6 +19,7 @@ def audit(
     run: Annotated[list[str] | None, typer.Argument(metavar="[RUN.toml] [key=value …]", help="A configuration, and changes to it.")] = None,
     canaries: Annotated[int, typer.Option(metavar="K", help="Canary clients, and as many held-out directions.")] = 20,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The audit's folder; by default a new one under runs/.")] = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one object instead of the table.")] = False,
 ) -> None:
     """Attack a private run: train it once with canary clients inside.
@@ -36,7 +38,7 @@ def audit(
 
     if processes() > 1:
         raise BadInput("torchrun", " starts several processes, and an audit follows one. Start it as normec audit.")
-    settings, config = Audit(canaries=canaries), resolve(*split(run or [], None, None))
+    settings, config = Audit(canaries=canaries), resolve(*split(run or [], None, None), trust_code)
     check_promise(config.privacy)
     folder = RunFolder(out or new_run_folder(f"{config.algorithm.name}-audit"))
     if folder.holds_run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normec.commands.answers import answer, split
+from normec.commands.answers import TrustCode, answer, split
 from normec.errors import BadInput, NormecError, count
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def compare(
     seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="By default runs/compare-…, one for each comparison.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
 ) -> None:
     """Compare algorithms on the same data, model, cohorts and ε.
@@ -37,7 +38,7 @@ def compare(
     if tries is not None and not tune:
         raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
     with progress("checking every algorithm"):
-        comparison = Comparison.of(*split(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0)
+        comparison = Comparison.of(*split(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0, trust_code=trust_code)
     folder = out or comparison.folder
     rows = comparison.run(folder, lambda sweep, into: _run(sweep, into, workers))
     answer(rows, as_json, comparison_table(rows), *comparison_notes(rows, folder))
@@ -47,6 +48,7 @@ def sweep(
     grid: Annotated[list[str], typer.Argument(metavar="SWEEP.toml [key=value …]", help="A configuration whose settings may be lists.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The sweep's folder; by default runs/NAME of NAME.toml.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+    trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
 ) -> None:
     """Train every combination of the settings that are lists.
@@ -62,7 +64,7 @@ def sweep(
     if file is None:
         raise BadInput("SWEEP.toml", " is missing. Give the file first, then key=value.")
     with progress("checking every run"):
-        chosen = Sweep.read(file, assignments)
+        chosen = Sweep.read(file, assignments, trust_code)
     folder = out or Path("runs") / file.stem
     rows = _run(chosen, folder, workers)
     answer(rows, as_json, sweep_table(rows, chosen.target), *sweep_notes(rows, folder))
