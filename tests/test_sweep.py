@@ -177,7 +177,7 @@ def test_keys_of_one_name_are_told_apart() -> None:
 def test_what_cannot_be_had_is_refused_before_anything_runs(tmp_path: Path, command: Command, changes: str, words: str) -> None:
     file = tmp_path / "s.toml"
     file.write_text(SMALL + changes)
-    done = command("sweep", str(file), "--out", str(tmp_path / "out"))
+    done = command("sweep", str(file), "--out", str(tmp_path / "out"), "--trust-code")
     assert done.code == 2 and re.search(words, done.err) and done.err.count("\n") == 1, done.err
     assert not list((tmp_path / "out").glob("*/metrics.jsonl"))
 
