@@ -24,6 +24,7 @@ from normec.privacy import Mechanism
 from normec.theory.constants import Constants, constants, largest_eigenvalue
 from normec.theory.guarantees import guarantee
 from normec.theory.problems import half_squares, linear, quadratics
+from normec.theory.smooth import not_known_smooth
 
 Command = Callable[..., Outcome]
 Array = np.ndarray
@@ -189,10 +190,10 @@ def test_beyond_the_exact_order_an_eigenvalue_is_bounded(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("model", "operation"),
     [
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), "Relu"),
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(), nn.Linear(4, 3)), "LeakyRelu"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), "relu"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(), nn.Linear(4, 3)), "leaky_relu"),
         (lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.MaxPool1d(2, 1), nn.Flatten(), nn.Linear(2, 3)), None),
-        (lambda: nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten()), "MaxPool"),
+        (lambda: nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten()), "max_pool2d_with_indices"),
     ],
 )  # fmt: skip
 def test_a_model_that_is_not_smooth_is_outside(model: Callable[[], nn.Module], operation: str | None) -> None:
@@ -200,7 +201,66 @@ def test_a_model_that_is_not_smooth_is_outside(model: Callable[[], nn.Module], o
     if operation is None:  # maxima of the features alone: smooth in the weights
         assert found["verdict"].startswith("estimated")
     else:
-        assert found["verdict"] == "outside the theorems" and f"not smooth ({operation}" in found["reasons"][0] and "bound" not in found
+        assert (
+            found["verdict"] == "outside the theorems"
+            and f"not known to be smooth ({operation}" in found["reasons"][0]
+            and "bound" not in found
+        )
+
+
+class Rectified(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(context: Any, *slopes: torch.Tensor) -> torch.Tensor:
+        return slopes[0]
+
+
+def masked_unseen(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        copied = x * 1
+    return x * (copied > 0)
+
+
+def operations(then: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
+    """Those that are not known to be smooth in a linear layer followed by a function."""
+
+    class Layer(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return then(super().forward(x))
+
+    model = FlatModel(Layer(3, 4), functional.cross_entropy, torch.device("cpu"), torch.float32)
+    return not_known_smooth(model, (torch.linspace(-1, 1, 12).reshape(4, 3), torch.tensor([0, 1, 2, 3])))
+
+
+@pytest.mark.parametrize(
+    ("then", "named"),
+    [
+        (functional.selu, "elu"), (partial(functional.elu, alpha=2.0), "elu"), (lambda x: torch.where(x > 0, x, 0 * x), "gt"),
+        (lambda x: x * (x > 0), "gt"), (lambda x: x * (x.detach() > 0), "detach"), (lambda x: x * (x.data > 0), "data"),
+        (masked_unseen, "no_grad"), (Rectified.apply, "Rectified"), (torch.vmap(functional.relu), "relu"), (lambda x: (x * x).sqrt(), "sqrt"),
+        (lambda x: (x * x) ** 0.5, "pow"), (lambda x: x * torch.tensor([[v > 0 for v in row] for row in x.tolist()]), "tolist"),
+        (lambda x: x * x.long(), "_to_copy to int64"), (lambda x: x if x.sum().item() > 0 else -x, "_local_scalar_dense"),
+        (lambda x: x * torch.gather(x, 1, x.argmax(1, keepdim=True)), "argmax"), (lambda x: x * (x.view(torch.int32) > 0), "view to int32"),
+    ],
+)  # fmt: skip
+def test_what_may_jump_is_not_known_to_be_smooth(then: Callable[[torch.Tensor], torch.Tensor], named: str) -> None:
+    assert named in operations(then)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        torch.tanh, functional.celu, functional.elu, functional.gelu, functional.silu, functional.softplus, partial(functional.dropout, p=0.5),
+        lambda x: functional.layer_norm(x, (4,)), lambda x: functional.group_norm(x, 2), lambda x: x**2, torch.vmap(torch.tanh),
+        lambda x: torch.where(torch.arange(4) > 1, x, 2 * x), lambda x: torch.cat([x[:, 2:], x[:, :2]], 1).double().float(),
+        lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])[0],
+    ],
+)  # fmt: skip
+def test_smooth_operations_are_known(then: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert operations(then) == []
 
 
 def test_an_estimated_bound_is_never_said_to_hold() -> None:

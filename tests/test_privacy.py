@@ -339,6 +339,23 @@ def test_renyi_dp_of_replacing_by_adaptive_quadrature() -> None:
         assert _divergence(z, p, order) == pytest.approx(math.log(whole) / (order - 1), rel=1e-6)
 
 
+@pytest.mark.parametrize(("adjacency", "distance"), [("zero-out", 1), ("replace-one", 2)])
+def test_the_noise_of_an_epsilon_near_zero_is_that_of_the_total_variation(adjacency: str, distance: int) -> None:
+    """Of one round at rate p: p (2 Φ(1 / 2z) − 1), which is δ at ε = 0; with several rounds the answer comes within seconds."""
+    import time
+
+    from scipy.stats import norm
+
+    from normec.privacy.table import Query, rows
+
+    found = rows(Query(epsilon=1e-9, delta=0.2, rate=0.5, rounds=1, adjacency=adjacency))[0]
+    right = distance / (2 * norm.ppf((1 + 0.2 / 0.5) / 2))
+    assert right * (1 - 1e-6) <= found["noise_multiplier"] <= right * (1 + 5e-3)
+    start = time.process_time()
+    rows(Query(epsilon=1e-9, delta=0.5, adjacency=adjacency))
+    assert time.process_time() - start < 6
+
+
 EXTREMES: list[tuple[dict[str, Any], float | None]] = [
     ({"rate": 1e-9, "noise_multiplier": 0.3, "adjacency": "replace-one"}, None), ({"epsilon": 1e4, "rate": 1e-9}, 1e-6),
     ({"noise_multiplier": 1e9, "scheme": "fixed", "rate": 0.1, "adjacency": "replace-one"}, None),

@@ -14,7 +14,7 @@ from normec.experiment import Plan
 from normec.theory.bounds import FORMS, Setting, bound, conditions
 from normec.theory.constants import Constants, constants
 from normec.theory.guarantees import guarantee
-from normec.theory.recognition import unsmooth
+from normec.theory.smooth import not_known_smooth
 
 WOULD = {
     "conditions met": "bounds",
@@ -49,9 +49,9 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     if reasons:
         return found
     known = constants(plan.model, plan.federation, plan.experiment.local, plan.start)
-    jumps = [] if known.certified else unsmooth(plan.model, _few(plan.federation))
+    jumps = [] if known.certified else not_known_smooth(plan.model, _few(plan.federation))
     if jumps:
-        return found | {"reasons": [f"a model or loss that is not smooth ({', '.join(jumps)})"]}
+        return found | {"reasons": [f"a model or loss that is not known to be smooth ({', '.join(jumps)})"]}
     estimates = [each["smoothness_seen"] for each in seen if each.get("smoothness_seen") is not None]
     smoothness = known.L if known.certified else max(estimates, default=0.0)
     if not smoothness > 0:

@@ -1,9 +1,8 @@
-"""What a model and its loss compute, as far as that can be known: linear models by their exact parts, and what is not smooth."""
+"""What a model and its loss compute, as far as that can be known: linear models by their exact parts."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +15,6 @@ from normec.theory.problems import RegularisedLogistic, half_squares
 
 AGREES = 1e-4
 """Relative: how far rounding in float32 may take a loss or a gradient from its formula."""
-NOT_SMOOTH = re.compile(
-    r"(Leaky|[PR]+)?[Rr]elu6?|Hard(tanh|swish|sigmoid|shrink)|Softshrink|Threshold|(Adaptive|Fractional)?MaxPool\w*|Abs|Sgn|Sign|Max|Min"
-    r"|Maximum|Minimum|A(max|min|minmax)|F(max|min)|Cum(max|min)|Clamp(Min|Max)?|Round|Floor|Ceil|Trunc|Frac|Topk|Sort|(Nan)?[Mm]edian"
-    r"|Kthvalue|Remainder|Fmod"
-)
-"""Operations, by their names in torch's graph of gradients, whose derivative jumps."""
 
 
 class Problem(NamedTuple):
@@ -109,28 +102,6 @@ def untouched(part: nn.Module) -> bool:
     own = any(callable(value) for value in held.values())
     weights = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
     return not (hooks or own or any(each._backward_hooks for each in weights))
-
-
-def unsmooth(model: FlatModel, samples: tuple[Tensor, Tensor]) -> list[str]:
-    """Operations of a model and its loss whose derivative jumps, as torch names them.
-
-    What a torch.autograd.Function of one's own does is not seen.
-    """
-    model.enter(model.vector.clone(), training=True)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        ahead: list[Any] = [model.objective(model.module(samples[0]), samples[1]).grad_fn]
-    seen: set[Any] = set()
-    found: set[str] = set()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = node.name().partition("Backward")[0]
-        if NOT_SMOOTH.fullmatch(name):
-            found.add(name)
-        ahead += [following for following, _ in node.next_functions]
-    return sorted(found)
 
 
 def _kind(loss: object) -> Literal["cross-entropy", "squares", "half squares"] | None:
