@@ -26,7 +26,12 @@ import normec.models
 from conftest import Outcome
 from normec.config import parse_assignments
 from normec.data import Data, load
+from normec.data.delimited import Form, read_delimited
+from normec.data.huggingface import Samples
+from normec.data.leaf import Held
 from normec.data.limits import check_size, regular_file
+from normec.data.pixels import Pixels
+from normec.data.readers import Table
 from normec.streams import Streams
 
 Command = Callable[..., Outcome]
@@ -221,6 +226,15 @@ def test_a_federation_shows_sizes_alone() -> None:
     data = normec.Federation.from_arrays([[123.0], [456.0]], ["secret", "x"], ["Ann", "Bob"], test=([[7.0]], ["x"]))
     assert repr(data) == "Federation(2 clients, 2 training samples of shape (1,), 2 classes, 1 test sample)"
     assert "Ann" not in repr(data.thinned(1)) and "123" not in f"{data}"
+
+
+def test_what_readers_return_shows_sizes_alone(tmp_path: Path) -> None:
+    for record in (Table(np.full((2, 3), 4711.5), np.array(["secret"]), np.array(["secret"]), ("secret",)),
+                   Samples(np.full((2, 3), 4711.5), np.array(["secret"]), ("secret",), ()), Pixels(np.full((2, 3), 47), 47.0),
+                   Held(np.full((2, 3), 4711.5), np.array(["secret"]), np.array(["secret"]))):  # fmt: skip
+        assert "ndarray(2, 3)" in repr(record) and "secret" not in repr(record) and "47" not in repr(record)
+    frame = read_delimited(written(tmp_path / "t.csv", "a,label\n4711,secret\n"), Form(), "label", 10**6)
+    assert "(1, 2)" in repr(frame) and "secret" not in repr(frame) and "4711" not in str(frame)
 
 
 def test_a_csv_does_not_depend_on_where_blocks_end(tmp_path: Path) -> None:
@@ -457,6 +471,38 @@ def test_a_test_file_of_its_own(tmp_path: Path) -> None:
     assert "test_source" in refused("digits", test_source="nothing.csv")
 
 
+def test_a_test_file_that_is_trained_on_is_refused(tmp_path: Path) -> None:
+    rows = "a,label\n1,x\n2,y\n"
+    for name in ("north.csv", "south.csv", "test.csv"):
+        written(tmp_path / name, rows)
+    (tmp_path / "link.csv").symlink_to("north.csv")
+    for source, test in (("", "test.csv"), ("*.csv", "test.csv"), ("test.csv", "test.csv"), ("north.csv", "link.csv"), ("test.csv", "")):
+        said = refused(str(tmp_path / source), test_source=str(tmp_path / test))
+        assert "data.test_source" in said and "so that the test set would be trained on" in said
+    (tmp_path / "link.csv").unlink()
+    data = federation(str(tmp_path / "[ns]*.csv"), test_source=str(tmp_path / "test.csv"), partition="column")
+    assert data.ids == ("north", "south") and data.test is not None and len(data.test[1]) == 2
+    assert "no results by client: the test set has no column 'client'" in data.notes
+
+
+def test_labels_of_several_kinds_are_pointed_out(tmp_path: Path) -> None:
+    train, test = written(tmp_path / "a.csv", "a,label\n1,0\n2,1\n"), written(tmp_path / "b.csv", "a,label\n1,no\n2,yes\n")
+    notes = federation(train, test_source=str(test)).notes
+    assert any("some labels are numbers, such as '0', and some are words, such as 'no': 4 classes" in note for note in notes)
+    assert any("of 4 classes 2 have no training samples, but test samples (first: 'no')" in note for note in notes)
+    assert not [note for note in federation(train).notes if "warning" in note]
+
+
+def test_a_folder_of_folders_of_tables_names_a_pattern(tmp_path: Path) -> None:
+    for client in ("north", "south"):
+        (tmp_path / client).mkdir()
+        written(tmp_path / client / "data.csv", "a,label\n1,x\n2,y\n")
+    written(tmp_path / "readme.txt", "two clients")
+    said = refused(tmp_path, partition="column")
+    assert "holds tables in folders below it alone, such as north/data.csv" in said
+    assert federation(said.split("such as ")[-1].rstrip("."), partition="column").ids == ("north", "south")
+
+
 @pytest.mark.parametrize("style", ["{:03d}", "2024-01-{:02d}", "2024-01-{:02d}T10:00:00Z", "{}.5"])
 def test_a_split_by_time(tmp_path: Path, style: str) -> None:
     """Client u holds times 1, 3, …, 19, and v the even ones, in falling order: with a fifth to test, the last two of each."""
@@ -466,7 +512,8 @@ def test_a_split_by_time(tmp_path: Path, style: str) -> None:
     assert own.test is not None and sorted(own.test[0].ravel().tolist()) == [17, 18, 19, 20]
     dealt = federation(path, time_column="when", clients=2, test_fraction=0.25)
     assert dealt.test is not None and sorted(dealt.test[0].ravel().tolist()) == [16, 17, 18, 19, 20]
-    assert any("by 'when', which is no feature" in note for note in own.notes)
+    kind = "dates" if "-" in style else "numbers"
+    assert any(f"by 'when', which is no feature, read as {kind}" in note for note in own.notes)
 
 
 def test_times_whose_order_is_not_known_are_refused(tmp_path: Path) -> None:

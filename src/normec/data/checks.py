@@ -31,6 +31,13 @@ def marked_as_missing(text: str) -> bool:
     return text.strip().lower() in MARKS
 
 
+def sizes_alone(record: tuple[Any, ...]) -> str:
+    """The repr of a named tuple of samples: the type and shape of each field, and nothing of what it holds."""
+    fields: tuple[str, ...] = getattr(record, "_fields", ())
+    shown = [f"{name}: {type(value).__name__}{getattr(value, 'shape', '')}" for name, value in zip(fields, record, strict=True)]
+    return f"{type(record).__name__}({', '.join(shown)})"
+
+
 def as_features(name: str, x: Any) -> Tensor:
     """Features (n, …) as a finite tensor; any array of numbers that numpy or torch can read.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from normec.errors import BadInput, count
 DELIMITED = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 T = TypeVar("T")
 TABLES = (*DELIMITED, ".parquet")
+HIDDEN = (".", "_", "~$")
+"""How names begin that are no data: of hidden files, and of locks of spreadsheets."""
 KNOWN = "digits, cifar10, a file, a folder of images or of tables, or package.module:function"
 
 
@@ -58,9 +61,32 @@ def matching(source: str) -> list[Path]:
 
 def tables_in(folder: Path) -> list[Path]:
     """The tables that lie in a folder itself, in the order of their names; hidden ones are left out."""
-    return sorted(
-        path for path in folder.iterdir() if suffix(path) in TABLES and not path.name.startswith((".", "_", "~$")) and not path.is_dir()
-    )
+    return sorted(path for path in folder.iterdir() if suffix(path) in TABLES and not path.name.startswith(HIDDEN) and not path.is_dir())
+
+
+def shared_file(source: str, other: str) -> Path | None:
+    """The first file or folder of one source that is one of the other, or lies in a folder of it; None where there is none."""
+    held = {path.resolve() for path in _parts(source)}
+    return next((path for path in _parts(other) if held & {path.resolve(), *path.resolve().parents}), None)
+
+
+def _parts(source: str) -> list[Path]:
+    """The files that a source is read from; of images and JSON, the folder."""
+    if is_pattern(source):
+        return matching(source)
+    path = Path(source)
+    return (tables_in(path) if path.is_dir() else []) or [path]
+
+
+def tables_below(folder: Path) -> BadInput | None:
+    """The error for a folder of which most files are tables in folders below it, with a pattern that matches them; else None."""
+    files = [Path(place, name) for place, _, names in os.walk(folder) for name in names if not name.startswith(HIDDEN)]
+    tables = [path.relative_to(folder) for path in sorted(files) if suffix(path) in TABLES]
+    if 2 * len(tables) <= len(files):
+        return None
+    pattern = folder.joinpath(*["*"] * (len(tables[0].parts) - 1), f"*{suffix(tables[0])}")
+    problem = f"={str(folder)!r} holds tables in folders below it alone, such as {tables[0]}"
+    return BadInput("data.source", f"{problem}. Give a pattern such as {pattern}.")
 
 
 def read_file(path: Path, way: Way) -> Table:
@@ -97,7 +123,7 @@ def read_files(paths: list[Path], way: Way) -> Table:
         raise BadInput("data.source", f"{problem}, and both would be one client. Rename one.")
     frame = joined([_guarded(path, lambda path=path: _frame(path, way)) for path in paths])  # type: ignore[misc]
     table = samples(frame, way.columns)
-    read = f"{count(len(paths), 'file')} of {paths[0].parent}"
+    read = f"{count(len(paths), 'file')} of {os.path.commonpath([path.parent for path in paths])}"
     if table.client is not None:
         return table._replace(notes=(*table.notes, f"{read}; the column {way.columns.client!r} says who holds what"))
     empty = [name for name, (_, rows) in zip(names, frame.parts, strict=True) if not rows]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normec.data.checks import sizes_alone
 from normec.errors import BadInput, nearest
 
 UNNAMED = re.compile(r"|Unnamed: \d+(\.\d+)?(_level_\d+)?")
@@ -32,6 +33,9 @@ class Frame(NamedTuple):
     notes: tuple[str, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     separator: str = ""
+
+    def __repr__(self) -> str:
+        return sizes_alone(self)
 
     @property
     def names(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normec.data.checks import sizes_alone
 from normec.data.federation import Federation
 from normec.data.limits import allowed
 from normec.data.pixels import ImageSettings, Look, Pixels, decode
@@ -26,6 +27,9 @@ class Samples(NamedTuple):
     y: np.ndarray
     classes: tuple[str, ...] | None
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return sizes_alone(self)
 
 
 class Wanted(NamedTuple):

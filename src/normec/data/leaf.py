@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normec.data.checks import sizes_alone
 from normec.data.limits import check_size, regular_file
 from normec.data.readers import Table
 from normec.errors import BadInput, count
@@ -24,6 +25,9 @@ class Held(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     user: np.ndarray
+
+    def __repr__(self) -> str:
+        return sizes_alone(self)
 
 
 def is_leaf(path: Path) -> bool:

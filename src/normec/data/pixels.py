@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from pydantic import Field
 
+from normec.data.checks import sizes_alone
 from normec.data.limits import check_size, regular_file
 from normec.errors import BadInput, count
 from normec.settings import Positive, Settings
@@ -82,6 +83,9 @@ class Pixels(NamedTuple):
     values: np.ndarray
     white: float
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return sizes_alone(self)
 
     def scaled(self) -> np.ndarray:
         """As float32 in [−1, 1], by constants and not by the data."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normec.data.checks import sizes_alone
 from normec.errors import BadInput, count, nearest
 
 
@@ -30,6 +31,9 @@ class Table(NamedTuple):
     time: np.ndarray | None = None
     codes: bool = False
     unit: str = ""
+
+    def __repr__(self) -> str:
+        return sizes_alone(self)
 
 
 class Columns(NamedTuple):

@@ -9,10 +9,21 @@ from typing import Any, Literal
 import numpy as np
 
 from normec.data import partition
-from normec.data.checks import alike, as_features
+from normec.data.checks import as_features
 from normec.data.delimited import Form
 from normec.data.federation import Federation
-from normec.data.files import Way, is_pattern, matching, read_file, read_files, read_table_folder, suffix, tables_in
+from normec.data.files import (
+    Way,
+    is_pattern,
+    matching,
+    read_file,
+    read_files,
+    read_table_folder,
+    shared_file,
+    suffix,
+    tables_below,
+    tables_in,
+)
 from normec.data.folders import read_folder
 from normec.data.images import pooled, read_cifar10, read_image_column
 from normec.data.leaf import is_leaf, read_leaf
@@ -21,7 +32,7 @@ from normec.data.pixels import Look
 from normec.data.readers import Columns, Table, read_digits
 from normec.data.settings import DEFAULT_CLIENTS, DEFAULT_WINDOW, IMAGES, Data
 from normec.data.split import split, with_test
-from normec.data.targets import with_targets
+from normec.data.targets import about_labels, with_targets
 from normec.data.text import read_speakers
 from normec.errors import BadInput, count
 from normec.imports import load_object, looks_like_import_path
@@ -70,7 +81,7 @@ def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | N
         classes=names,
         empty_clients=absent,
     )
-    labelled = [] if given else alike("labels", names or (), "classes")
+    labelled = [] if given or names is None else about_labels(names, labels, table.test[1] if table.test else None)
     notes = [
         *table.notes,
         *federation.notes,
@@ -102,7 +113,12 @@ def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]
         notes.append(f"{len(table.test[1]):,} test samples of {whose}, so that test_fraction does not act")
     elif table.time is not None:
         of = "each client's samples" if data.partition == "column" else "all samples"
-        notes.append(f"the test set is the last {data.test_fraction:g} of {of} by {data.time_column!r}, which is no feature")
+        kind = "dates" if table.time.dtype.kind == "M" else "numbers"
+        notes.append(
+            f"the test set is the last {data.test_fraction:g} of {of} by {data.time_column!r}, which is no feature, read as {kind}"
+        )
+    if table.test is not None and table.client is not None and table.test_client is None and data.partition == "column":
+        notes.append(f"no results by client: the test set has no column {data.client_column!r}")
     if strangers:
         found = f"{count(len(strangers), 'client')} of the test set without training samples (first: {strangers[0]!r})"
         notes.append(f"no results by client: {found}")
@@ -136,6 +152,9 @@ def _who_holds_what(data: Data, unit: str) -> tuple[str, ...]:
 def _read_test(data: Data, source: str) -> Table:
     """As `_read`; what is wrong with the file is said of data.test_source."""
     try:
+        if shared := shared_file(data.source, source):
+            problem = f"={source!r} holds what data.source is read from ({shared}), so that the test set would be trained on"
+            raise BadInput("data.test_source", f"{problem}. Move it elsewhere, or remove data.test_source.")
         return _read(data, source)
     except BadInput as error:
         raise BadInput("data.test_source" if error.setting == "data.source" else error.setting, error.problem) from None
@@ -162,9 +181,16 @@ def _read(data: Data, source: str) -> Table:
     if is_leaf(path):
         return read_leaf(path, limit)
     if path.is_dir():
-        return read_table_folder(path, way) if tables_in(path) else read_folder(path, look, columns.natural)
+        return read_table_folder(path, way) if tables_in(path) else _read_images(path, look, columns.natural)
     images = read_image_column(path, columns, look) if suffix(path) == ".parquet" and path.is_file() and not more else None
     return images or read_file(path, way)
+
+
+def _read_images(path: Path, look: Look, natural: bool) -> Table:
+    try:
+        return read_folder(path, look, natural)
+    except BadInput as error:
+        raise tables_below(path) or error from None
 
 
 def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np.ndarray, streams: Streams) -> tuple[np.ndarray, list[Any]]:

@@ -61,6 +61,9 @@ def with_test(table: Table, other: Table) -> Table:
             problem = f": of the features of data.source it {' and '.join(differ)}"
             raise BadInput("data.test_source", f"{problem}. Give both the same columns of numbers.")
         x = x[:, [other.features.index(name) for name in table.features]]
+    elif table.x.shape[1:] != x.shape[1:] or table.y.shape[1:] != other.y.shape[1:]:
+        problem = f": its samples are of shape {x.shape[1:]}, those of data.source of shape {table.x.shape[1:]}"
+        raise BadInput("data.test_source", f"{problem}. Give both the same features.")
     y, test_y = _alike(table.y, other.y)
     client, test_client = table.client, other.client
     if client is not None and test_client is not None:

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from normec.data.checks import class_names, encode_labels
+from normec.data.checks import alike, class_names, encode_labels, marked_as_missing
+from normec.data.numerals import DECIMAL
 from normec.data.readers import Table
 from normec.errors import BadInput
 
@@ -45,3 +46,23 @@ def with_targets(table: Table, columns: tuple[str, ...], wanted: Literal["classe
 def _of(table: Table, parts: list[np.ndarray], names: tuple[str, ...] | None) -> Table:
     test = (table.test[0], parts[1]) if table.test else None
     return table._replace(y=parts[0], test=test, classes=names)
+
+
+def about_labels(names: tuple[str, ...], train: np.ndarray, test: np.ndarray | None) -> list[str]:
+    """Warnings where names of classes are nearly one, are numbers and words, or where classes are in a test set of its own alone.
+
+    train, test: the labels, as positions among the names.
+    """
+    told = alike("labels", names, "classes")
+    numbers = [name for name in names if DECIMAL.fullmatch(name.strip())]
+    words = [name for name in names if name not in numbers and not marked_as_missing(name)]
+    if numbers and words:
+        problem = f"warning: some labels are numbers, such as {numbers[0]!r}, and some are words, such as {words[0]!r}"
+        told.append(f"{problem}: {len(names)} classes. Write all alike if they name the same things")
+    unseen = np.setdiff1d(test if test is not None else train, train)
+    unseen = unseen[(unseen >= 0) & (unseen < len(names))]
+    if len(unseen):
+        told.append(
+            f"warning: of {len(names)} classes {len(unseen)} have no training samples, but test samples (first: {names[unseen[0]]!r})"
+        )
+    return told
