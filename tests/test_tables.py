@@ -289,6 +289,9 @@ def test_a_csv_that_cannot_be_read_names_cause_and_remedy(tmp_path: Path) -> Non
     assert "give that column a name in the first row too" in refused(written(path, "a,label\nr1,1,x\nr2,2,y\n"))
     assert federation(written(path, "row,a,label\nr1,1,x\nr2,2,y\n")).x.tolist() == [[1], [2]]
     assert "a quotation mark opens in row 0, counting from 0, and never closes" in refused(written(path, 'a,label\n1,"x\n2,y\n'))
+    assert "close or remove the quotation mark that opens there" in refused(written(path, 'f,a,label\nb,"2,1\nb,3,1\na",4,0\n'))
+    np.savez(tmp_path / "o.npz", x=np.array([1, "a"], dtype=object), y=np.arange(2))
+    assert "array x of" in refused(tmp_path / "o.npz") and "holds Python objects" in refused(tmp_path / "o.npz")
     assert "two columns of one name, 'a'" in refused(written(path, "a,a,label\n1,2,x\n"))
     assert "it is a zip archive, as .xlsx" in refused(written(path, b"PK\x03\x04\0\0"))
     assert "it is a workbook of Excel. Save the sheet as .csv" in refused(written(tmp_path / "t.xls", b"\xd0\xcf\x11\xe0\xa1"))
@@ -478,7 +481,7 @@ def test_a_test_file_that_is_trained_on_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to("north.csv")
     for source, test in (("", "test.csv"), ("*.csv", "test.csv"), ("test.csv", "test.csv"), ("north.csv", "link.csv"), ("test.csv", "")):
         said = refused(str(tmp_path / source), test_source=str(tmp_path / test))
-        assert "data.test_source" in said and "so that the test set would be trained on" in said
+        assert "data.test_source" in said and "and data.source share " in said
     (tmp_path / "link.csv").unlink()
     data = federation(str(tmp_path / "[ns]*.csv"), test_source=str(tmp_path / "test.csv"), partition="column")
     assert data.ids == ("north", "south") and data.test is not None and len(data.test[1]) == 2

@@ -51,4 +51,8 @@ def _bytes(file: zipfile.ZipFile, name: str) -> int:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = header(member)
+    if dtype.hasobject:
+        raise BadInput(
+            "data.source", f": array {name} of {str(file.filename)!r} holds Python objects, which are not read. Save numbers or strings."
+        )
     return math.prod(shape) * max(dtype.itemsize, 4 if name == "x" else 1)

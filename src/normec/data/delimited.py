@@ -214,10 +214,10 @@ def _ragged(path: Path, wrong: list[Any], columns: int, separator: str) -> BadIn
     where = "" if first.number is None else f" (first: row {first.number - 2}, counting from 0: {first.text[:40]!r})"
     found = f"{count(len(wrong), 'row')} without {count(columns, 'cell')} as the first row has, but {first.actual_columns}"
     problem = f"={str(path)!r} cannot be read: {found}"
-    if {row.actual_columns for row in wrong} == {columns + 1}:
-        remedy = "Where each row begins with its number or name, give that column a name in the first row too; else correct them"
-    elif "\n" in first.text.rstrip() or "\r" in first.text.rstrip():
+    if "\n" in first.text.rstrip() or "\r" in first.text.rstrip():
         remedy = "Its text holds line breaks: close or remove the quotation mark that opens there, or else correct them"
+    elif {row.actual_columns for row in wrong} == {columns + 1}:
+        remedy = "Where each row begins with its number or name, give that column a name in the first row too; else correct them"
     else:
         remedy = f"Correct them, put text that holds {json.dumps(separator)} in quotation marks, or set data.separator"
     return BadInput("data.source", f"{problem}{where}. {remedy}.")

@@ -41,8 +41,8 @@ def read_dataset(dataset: Any) -> list[Pair]:
                 problem = (
                     f": sample {index} is another one at each reading, as a random transform makes it; one draw would stand for all rounds"
                 )
-                remedy = " rounds. Leave the random part out, or put it into the model's forward pass. To keep one draw, give"
-                raise BadInput("dataset", f"{problem}{remedy} [dataset[i] for i in range(len(dataset))].")
+                remedy = "Leave the random part out, or put it into the model's forward pass. To keep one draw, give"
+                raise BadInput("dataset", f"{problem}. {remedy} [dataset[i] for i in range(len(dataset))].")
     if not all(_same(pairs[index], copy) for index, copy in copies.items()):
         raise BadInput("dataset", " gives the same memory for several samples, so that each would become the last. Return a copy.")
     return pairs

@@ -110,7 +110,7 @@ def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]
     notes = []
     if table.test is not None:
         whose = "the source's own" if data.test_source is None else "data.test_source"
-        notes.append(f"{len(table.test[1]):,} test samples of {whose}, so that test_fraction does not act")
+        notes.append(f"{count(len(table.test[1]), 'test sample')} of {whose}, so that test_fraction does not act")
     elif table.time is not None:
         of = "each client's samples" if data.partition == "column" else "all samples"
         kind = "dates" if table.time.dtype.kind == "M" else "numbers"
@@ -153,8 +153,8 @@ def _read_test(data: Data, source: str) -> Table:
     """As `_read`; what is wrong with the file is said of data.test_source."""
     try:
         if shared := shared_file(data.source, source):
-            problem = f"={source!r} holds what data.source is read from ({shared}), so that the test set would be trained on"
-            raise BadInput("data.test_source", f"{problem}. Move it elsewhere, or remove data.test_source.")
+            problem = f"={source!r} and data.source share {shared}. Give a test set of other files, or remove data.test_source."
+            raise BadInput("data.test_source", problem)
         return _read(data, source)
     except BadInput as error:
         raise BadInput("data.test_source" if error.setting == "data.source" else error.setting, error.problem) from None
