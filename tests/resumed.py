@@ -77,8 +77,7 @@ def train(folder: Path, resume: bool, algorithm: normec.Algorithm, noise: str = 
 
 def without_chance(patch: pytest.MonkeyPatch) -> None:
     """Makes secure noise zero and secret cohorts the seeded ones, so that a resumed run can be told from the whole one."""
-    zeros = lambda shape, std, lattice, device: torch.zeros(shape, dtype=torch.float64)  # noqa: E731
-    patch.setattr("normec.privacy.mechanism.secure_gaussian", zeros)
+    patch.setattr("normec.privacy.mechanism.with_secure_gaussian", lambda total, std, lattice: total)
     patch.setattr("normec.experiment.Streams", lambda seed, secret_cohorts: Streams(seed))
 
 

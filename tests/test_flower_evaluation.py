@@ -14,6 +14,7 @@ import torch
 
 import normec
 from normec.errors import BadInput
+from normec.hashed import unsealed
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import read
 
@@ -85,7 +86,7 @@ def test_without_privacy_metrics_are_means_over_samples(tmp_path: Path) -> None:
     """(10 · 1 + 30 · 3) / 40 = 2.5 and (10 · 0.5 + 30 · 1) / 40 = 0.875, after rounds 2, 4 and the last."""
     _, found = run(tmp_path, federation(tmp_path, "none"), NONE, every=2)
     assert found == {k: {"loss": 2.5, "accuracy": 0.875} for k in (2, 4, 5)}
-    rows = [json.loads(line) for line in (tmp_path / "server" / "evaluation" / "metrics.jsonl").read_text().splitlines()]
+    rows = [unsealed(line) for line in (tmp_path / "server" / "evaluation" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0] == {"round": 2, "loss": 2.5, "accuracy": 0.875, "answered": 2}
     assert (tmp_path / "c0" / "c0" / "unprotected").exists()
 

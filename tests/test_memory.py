@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 
 import normec
 from conftest import FailsAt, Outcome, checkpoint_of, quadratic
-from normec.memory import Layout, Memory, layout_for
+from normec.memory import Layout, MappedFile, Memory, layout_for
 from normec.streams import Streams
 
 CENTRES = list(np.random.default_rng(0).uniform(-2, 2, (40, 5)))
@@ -82,6 +84,69 @@ def test_a_memory_grows_with_its_clients() -> None:
     other.load(memory.state())
     everyone = np.array(sorted(seen))
     assert torch.equal(other.read(everyone)[0], memory.read(everyone)[0])
+
+
+def full_after(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """A disk with so many bytes left for each file."""
+
+    def take(handle: int, start: int, length: int) -> None:
+        if start + length > size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.pwrite(handle, bytes(length), start)
+
+    monkeypatch.setattr(os, "posix_fallocate", take, raising=False)
+
+
+FULL = r"client memories need [\d,]+ more bytes in a mapped file in .* which has no room \(No space left on device\)\. Make room"
+
+
+def test_a_full_disk_ends_a_run_with_a_sentence_and_its_checkpoint_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 40 bytes: the tenth client that computes finds no room. What was saved goes on, in RAM too, as if nothing had been."""
+    engine = normec.Engine(dtype="float64", checkpoint_every=1, memory_limit=1)
+    whole = run(out=tmp_path / "whole", engine=engine)
+    with monkeypatch.context() as patch:
+        full_after(patch, 9 * 40)
+        for resume in (False, True):
+            with pytest.raises(normec.errors.TrainingFailed, match=FULL):
+                run(out=tmp_path / "a", engine=engine, resume=resume)
+    before = len((tmp_path / "a" / "metrics.jsonl").read_text().splitlines())
+    assert 1 < before < 10
+    resumed = run(out=tmp_path / "a", engine=normec.Engine(dtype="float64", checkpoint_every=1), resume=True)
+    for name, value in checkpoint_of(whole).items():
+        np.testing.assert_array_equal(value, checkpoint_of(resumed)[name])
+
+
+def test_dense_memories_take_their_room_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_after(monkeypatch, 40 * 40 - 1)
+    with pytest.raises(normec.errors.TrainingFailed, match=FULL):
+        run(algorithm=normec.FedNormEC(beta=0.3), out=tmp_path / "a", engine=normec.Engine(dtype="float64", memory_limit=1))
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_where_the_system_cannot_allocate_zeros_are_written(monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
+    def cannot(handle: int, start: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.delattr(os, "posix_fallocate", raising=False) if missing else monkeypatch.setattr(os, "posix_fallocate", cannot)
+    file = MappedFile("normec-", 3 * 2**20)
+    file.make_room(2**19 + 5)
+    rows = file.tensor(torch.float32)
+    rows[: 2**17] = 7.0
+    file.make_room(3 * 2**20)
+    assert os.fstat(file._handle).st_blocks * 512 >= 3 * 2**20
+    assert bool((rows[: 2**17] == 7).all()) and not bool(rows[2**17 :].any()) and len(rows) == 3 * 2**18
+
+
+def test_a_file_beyond_the_limit_of_the_process_ends_with_a_sentence() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
+    try:
+        with pytest.raises(normec.errors.TrainingFailed, match=r"need 2,097,152 more bytes .* \(File too large\)"):
+            MappedFile("normec-", 2**21)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:

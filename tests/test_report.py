@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import normec
-from conftest import Outcome
+from conftest import Outcome, rewritten
+from normec.folder import RunFolder
+from normec.hashed import sealed
 from normec.report import sections
 from normec.report.claims import claim, voids
 from normec.report.curves import curves, thinned
@@ -148,13 +150,13 @@ def test_seeds_of_one_setting_are_one_line_with_a_band(seeds: Path) -> None:
 
 def test_a_regression_is_shown_by_its_own_score_and_the_least_loss_first(tmp_path: Path) -> None:
     """Seeds whose initial weights differ are one group; the error of a regression is better when it is smaller."""
-    row = {"round": 1, "test_accuracy": None, "epsilon": None, "train_loss": 1.0, "transmissions": 1, "seconds": 1.0}
+    row = {"round": 0, "test_accuracy": None, "epsilon": None, "train_loss": 1.0, "transmissions": 1, "seconds": 1.0}
     for name, lr, seed, loss in (("worse", 1.0, 1, 9.0), ("better", 2.0, 1, 4.0), ("also better", 2.0, 2, 1.0)):
         folder = tmp_path / name
         (folder / "checkpoint").mkdir(parents=True)
-        (folder / "metrics.jsonl").write_text(json.dumps(row | {"test_loss": loss, "metrics": {"rmse": loss**0.5}}) + "\n")
+        rewritten(folder, [row | {"test_loss": loss, "metrics": {"rmse": loss**0.5}}])
         settings = {"seed": seed, "local": {"lr": lr}, "algorithm": {"name": "fedavg"}, "model": {"fingerprint": name}}
-        (folder / "checkpoint" / "settings.json").write_text(json.dumps(settings))
+        (folder / "checkpoint" / "settings.json").write_text(json.dumps(sealed(settings)))
     groups = grouped(read([tmp_path]).runs)
     assert sorted((group.name, group.seeds) for group in groups) == [("lr=2.0", 2), ("worse", 1)]
     shown = sections.summary(groups)
@@ -171,11 +173,11 @@ def test_runs_that_differ_by_more_than_a_seed_are_not_averaged(seeds: Path, tmp_
     assert sorted(group.seeds for group in groups) == [1, 2, 2] and len({group.name for group in groups}) == 3
     shutil.copytree(seeds / "a" / "b" / name, tmp_path / "t" / "beta=0.5_seed=3")
     settings = tmp_path / "t" / "beta=0.5_seed=3" / "checkpoint" / "settings.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"seed": 3}))
+    settings.write_text(json.dumps(sealed(json.loads(settings.read_text()) | {"seed": 3})))
     (tmp_path / "t" / "sweep.toml").touch()
     assert len(grouped(read([tmp_path / "s", tmp_path / "t"]).runs)) == 4
     short = tmp_path / "s" / name / "metrics.jsonl"
-    short.write_text("".join(json.dumps(row) + "\n" for row in rows_of(short.parent)[:3]))
+    rewritten(short.parent, rows_of(short.parent)[:3])
     lines = {line["name"]: line for line in curves(grouped(read([tmp_path / "s"]).runs))["runs"]}
     assert sorted(len(line["columns"]["round"]) for line in lines.values()) == [3, 6, 6]
 
@@ -255,13 +257,10 @@ def test_hostile_names_and_values_stay_text(two: Path, tmp_path: Path) -> None:
     name = "<img src=x onerror=hacked=1>{{code}}"
     hostile = tmp_path / name
     shutil.copytree(two / "ours", hostile)
-    summary = json.loads((hostile / "summary.json").read_text())
-    summary["convergence"] = "</p><script>hacked=2</script>"
-    (hostile / "summary.json").write_text(json.dumps(summary))
-    (hostile / "run.toml").write_text('rounds = 5\n[data]\nsource = "</td><script>hacked=3</script>"\n')
+    RunFolder(hostile).save_config('rounds = 5\n[data]\nsource = "</td><script>hacked=3</script>"\n')
     lines = rows_of(hostile)
     lines[-1]["metrics"] = {"</script><script>hacked=4</script>": 0.5}
-    (hostile / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    rewritten(hostile, lines, convergence="</p><script>hacked=2</script>")
     shutil.copytree(two / "fedavg", tmp_path / "other")
     page = tmp_path / "r.html"
     page.write_text(write(read([hostile, tmp_path / "other"])))
@@ -289,9 +288,8 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(two: Path, tmp_path:
     (tmp_path / "ours" / "summary.json").unlink()
     with (tmp_path / "ours" / "metrics.jsonl").open("a") as half:
         half.write('{"round": 6, "te')
-    summary = json.loads((tmp_path / "fedavg" / "summary.json").read_text())
-    summary["versions"]["normec"] = "9.9"
-    (tmp_path / "fedavg" / "summary.json").write_text(json.dumps(summary))
+    versions = json.loads((tmp_path / "fedavg" / "summary.json").read_text())["versions"]
+    rewritten(tmp_path / "fedavg", versions=versions | {"normec": "9.9"})
     shutil.copytree(two / "ours", tmp_path / "today")
     (tmp_path / "foreign").mkdir()
     folders = [str(tmp_path / name) for name in ("ours", "fedavg", "today", "damaged", "foreign", "nowhere")]
@@ -313,7 +311,7 @@ def test_many_rounds_are_thinned_and_the_last_stays(two: Path, tmp_path: Path) -
     (tmp_path / "long" / "summary.json").unlink()
     last = rows_of(tmp_path / "long")[-1]
     rows = [last | {"round": number, "test_accuracy": number / 1e6} for number in range(30_001)]
-    (tmp_path / "long" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewritten(tmp_path / "long", rows)
     page = write(read([tmp_path / "long"]))
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL).group(1))  # type: ignore[union-attr]
     assert len(page.encode()) < 6e6 and data["left_out"] > 0 and data["runs"][0]["columns"]["round"][-1] == 30_000
@@ -341,9 +339,8 @@ def test_a_page_replaces_nothing_else(kind: str, two: Path, tmp_path: Path, comm
 def test_a_run_with_values_that_no_run_writes_is_named_and_the_others_are_shown(key: str, value: Any, two: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     shutil.copytree(two / "ours", bad)
-    lines = (bad / "metrics.jsonl").read_text().splitlines()
-    lines[-1] = json.dumps(json.loads(lines[-1]) | {key: value})
-    (bad / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    *rows, last = rows_of(bad)
+    rewritten(bad, [*rows, last | {key: value}])
     shown = read([two, bad])
     assert set(shown.runs) == {"ours", "fedavg"} or len(shown.runs) == 2
     assert len(shown.problems) == 1 and "bad" in shown.problems[0]

@@ -18,7 +18,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import normec
-from conftest import FailsAt, Outcome, checkpoint_of, quadratic, x_of
+from conftest import FailsAt, Outcome, checkpoint_of, quadratic, without_seconds, x_of
 
 DIGITS_X, DIGITS_Y = load_digits(return_X_y=True)
 DIGITS_X = DIGITS_X / 16.0
@@ -84,10 +84,6 @@ def test_global_random_state_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(6)
     assert np.array_equal(x_of(a), x_of(run()))
-
-
-def without_seconds(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in metrics]
 
 
 class StopAfter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import normec
+from conftest import unless_refused
 from normec.folder import Output, RunFolder
 from normec.hashed import with_hash
 from normec.models import mlp, start_from
@@ -104,9 +105,10 @@ def test_a_folder_runs_no_code_that_it_names(tmp_path: Path) -> None:
     with pytest.raises(normec.BadInput, match=r"made by test_saved:own_factory\. Give that module or function"):
         normec.load_model(tmp_path)
     named = {"model": json.dumps({"factory": {"name": "os:abort"}, "input_shape": [6], "classes": 3})}
-    (tmp_path / "model.safetensors").write_bytes(with_hash({"weight": torch.zeros(2)}, named))
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "model.safetensors").write_bytes(with_hash({"weight": torch.zeros(2)}, named))
     with pytest.raises(normec.BadInput, match="made by os:abort"):
-        normec.load_model(tmp_path)
+        normec.load_model(tmp_path / "foreign")
 
 
 def test_the_norm_of_a_built_in_model_is_kept(tmp_path: Path, command: Any) -> None:
@@ -142,16 +144,6 @@ def flipped(path: Path, places: int) -> Iterator[int]:
         path.write_bytes(bytes(changed))
         yield place
     path.write_bytes(whole)
-
-
-def unless_refused(read: Callable[[], Any], sentence: str) -> Any:
-    """What a reader finds; None where it refuses with this sentence."""
-    try:
-        return read()
-    except normec.BadInput as error:
-        if sentence not in str(error):
-            raise
-        return None
 
 
 def test_a_damaged_model_is_never_loaded_as_another(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import normec
-from conftest import FailsAt, Outcome, quadratic
+from conftest import FailsAt, Outcome, quadratic, rewritten
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.account import Account
 from normec.privacy.ledger import read
@@ -94,10 +94,10 @@ def test_a_run_that_ended_early_shows_its_claim_everywhere(crashed: Path, monkey
 
 
 def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Changes a JSON file by hand."""
+    """Changes a summary by hand, and its hash with it."""
     content = json.loads(path.read_text())
     change(content)
-    path.write_text(json.dumps(content))
+    rewritten(path.parent, **content)
 
 
 def text(page: Path) -> str:
@@ -140,7 +140,7 @@ def test_metrics_that_contradict_the_ledger_are_refused(whole: Path, tmp_path: P
     folder = shutil.copytree(whole, tmp_path / "run")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows[round]["epsilon"] *= factor
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewritten(folder, rows)
     with pytest.raises(normec.BadInput, match=r"metrics\.jsonl"):
         Record.read(folder)
 

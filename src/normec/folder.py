@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
-from normec.hashed import read_with_hash, with_hash
+from normec.hashed import hash_of, plain, read_with_hash, sealed, unsealed, with_hash, with_last_line
 from normec.settings import difference
 
 MODEL, BEST = "model.safetensors", "best.safetensors"
 """The last model of a run, and its best one where one is kept."""
+RUN = "run"
+"""In the metadata of a checkpoint and of an output, the hash of the settings of their run."""
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
 
@@ -56,7 +58,11 @@ class RunFolder:
         self.audit = path / "audit.json"
         self._output = path / "checkpoint" / "output.safetensors"
         self.checkpoint = path / "checkpoint" / "state.safetensors"
+        self.clients = path / "clients.json"
+        self.configuration: str | None = None
+        """What the run is started with, of one from the command line."""
         self._lock: Lock | None = None
+        self._run = ""
 
     @property
     def holds_run(self) -> bool:
@@ -98,17 +104,21 @@ class RunFolder:
             self._lock.release()
 
     def check_settings(self, now: dict[str, Any]) -> None:
-        """Writes down the settings of a new run; refuses to resume one that has others.
+        """Writes down the settings of a new run; refuses to resume one that has others. run.toml says what is resumed.
 
         Raises:
             BadInput: naming the first setting that differs, with both values.
         """
         if not self.settings.exists():
-            write_atomically(self.settings, lambda: json.dumps(now, indent=1, ensure_ascii=False).encode())
+            write_atomically(self.settings, lambda: json.dumps(sealed(now), indent=1, ensure_ascii=False).encode())
         with self._reading(self.settings):
-            found = difference(json.loads(self.settings.read_text(encoding="utf-8")), json.loads(json.dumps(now)))
+            saved = unsealed(self.settings.read_text(encoding="utf-8"))
+            found = difference(saved, json.loads(json.dumps(now)))
         if found:
             raise BadInput("resume", f": {self.path} holds another run ({found}). Use the same settings, or a new folder.")
+        self._run = hash_of(plain(saved))
+        if self.configuration is not None:
+            self.save_config(self.configuration)
 
     def start_metrics(self, rounds_done: int) -> list[dict[str, Any]]:
         """Cuts metrics.jsonl back to the rounds that a checkpoint holds, and returns those."""
@@ -116,7 +126,7 @@ class RunFolder:
         with self._reading(self.metrics):
             lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
             for number, line in enumerate(lines[: rounds_done + 1]):
-                kept.append(json.loads(line))
+                kept.append(unsealed(line))
                 if kept[-1]["round"] != number:
                     raise ValueError(f"line {number + 1} holds round {kept[-1]['round']}")
             if len(kept) != rounds_done + 1:
@@ -126,7 +136,7 @@ class RunFolder:
 
     def replace_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Writes all rounds anew, in one step."""
-        write_atomically(self.metrics, lambda: "".join(_line(row) for row in rows).encode())
+        write_atomically(self.metrics, lambda: "".join(line_of(row) for row in rows).encode())
 
     def visible_rounds(self) -> int:
         """How many rounds the metrics show, round 0 aside."""
@@ -139,41 +149,51 @@ class RunFolder:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Adds one round; each line is complete on disk before the next round starts."""
         with self.metrics.open("a") as lines:
-            lines.write(_line(row))
+            lines.write(line_of(row))
             lines.flush()
             os.fsync(lines.fileno())
 
     def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
-        plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        metadata = {name: json.dumps(value) for name, value in counts.items()}
-        write_atomically(self.checkpoint, lambda: with_hash(plain, metadata))
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        metadata = {name: json.dumps(value) for name, value in counts.items()} | {RUN: self._run}
+        write_atomically(self.checkpoint, lambda: with_hash(whole, metadata))
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The tensors and the counts of the checkpoint, or None where there is none yet."""
         if not self.checkpoint.exists():
             return None
         with self._reading(self.checkpoint):
-            tensors, metadata = read_with_hash(self.checkpoint)
+            tensors, metadata = self._own(self.checkpoint)
             return tensors, {name: json.loads(value) for name, value in metadata.items()}
+
+    def _own(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """A file of tensors that this run has written, not one of other settings."""
+        tensors, metadata = read_with_hash(path)
+        if metadata.pop(RUN, None) != self._run:
+            raise ValueError("it is of another run")
+        return tensors, metadata
 
     @contextlib.contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
         """Turns what a damaged file makes readers raise into one sentence."""
         try:
             yield
-        except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise BadInput("resume", f": {path} is damaged ({error}). Start again in another folder.") from None
 
     def save_output(self, output: Output) -> None:
-        """Stores what a round is about to release."""
+        """Stores what a round is about to release.
+
+        Its hash in the ledger leaves the cohort out, which it would confirm to anyone who guesses it: the file's own covers both.
+        """
         tensors = {"cohort": torch.from_numpy(output.cohort), "released": output.released}
-        write_atomically(self._output, lambda: with_hash(tensors))
+        write_atomically(self._output, lambda: with_hash(tensors, {RUN: self._run}))
 
     def load_output(self, fingerprint: str) -> Output:
         """The stored output, which must have this fingerprint."""
         with self._reading(self._output):
-            tensors, _ = read_with_hash(self._output)
+            tensors, _ = self._own(self._output)
             output = Output(tensors["cohort"].numpy(), tensors["released"])
             if output.fingerprint() != fingerprint:
                 raise ValueError("it is not the output that the ledger names")
@@ -183,20 +203,51 @@ class RunFolder:
         """Writes the parameters and buffers to a file, with what makes the module."""
         entries = module.state_dict().items()
         state = {name: value.detach().clone().contiguous() for name, value in entries if isinstance(value, Tensor)}
-        write_atomically(self.path / name, lambda: with_hash(state, {"model": json.dumps(made_by)}))
+        self.save_tensors(state, {"model": json.dumps(made_by)}, name)
+
+    def save_tensors(self, tensors: dict[str, Tensor], metadata: dict[str, str], name: str) -> None:
+        """Writes a model's arrays to a file."""
+        write_atomically(self.path / name, lambda: with_hash(tensors, metadata))
 
     def save_config(self, text: str) -> None:
         """Writes run.toml, from which the run can be repeated."""
-        write_atomically(self.config, text.encode)
+        write_atomically(self.config, with_last_line(text).encode)
 
     def save_clients(self, rows: Iterable[dict[str, Any]]) -> None:
         """Writes how each client fares, which only a simulation can know."""
         encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # once, for a million rows
-        write_atomically(self.path / "clients.json", lambda: f'{{"simulation_only": [{", ".join(map(encode, rows))}]}}'.encode())
+        text = f'{{"simulation_only": [{", ".join(map(encode, rows))}]}}'
+        write_atomically(self.clients, lambda: f'{text[:-1]}, "hash": "{hash_of(text)}"}}'.encode())
+
+    def save_audit(self, found: dict[str, Any]) -> None:
+        """Writes what an audit has found, or at its start how many canaries there are."""
+        write_atomically(self.audit, lambda: _for_people(found))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        write_atomically(self.summary, lambda: json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False).encode())
+        """Writes the summary, last of all: it names the run's other files, each with its hash."""
+        files = {path.name: hash_of(path.read_bytes()) for path in self._results() if path.is_file()}
+        write_atomically(self.summary, lambda: _for_people({**summary, "files": files}))
+
+    def check_results(self, summary: dict[str, Any], *paths: Path) -> None:
+        """Refuses files of a finished run that are not those of which its summary speaks.
+
+        Raises:
+            BadInput: naming the first.
+        """
+        for path in paths:
+            held = hash_of(path.read_bytes()) if path.is_file() else None
+            if held != summary["files"].get(path.name):
+                problem = f" is not the one of which {self.summary.name} speaks. Restore it, or run it again in another folder."
+                raise BadInput(str(path), problem)
+
+    def _results(self) -> tuple[Path, ...]:
+        return self.metrics, self.clients, self.path / MODEL, self.path / BEST
 
 
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
+def _for_people(content: dict[str, Any]) -> bytes:
+    return json.dumps(sealed(content), indent=2, allow_nan=False, ensure_ascii=False).encode()
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """A line of metrics, with its hash."""
+    return json.dumps(sealed(row), allow_nan=False) + "\n"

@@ -5,6 +5,7 @@ In a deployment these vectors never leave their owners; the simulator holds them
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from normec.algorithms import Slots
-from normec.errors import BadInput
+from normec.errors import BadInput, TrainingFailed
 
 NOWHERE = -1
+CHUNK = 2**20
+"""Bytes that are written at a time."""
 FIRST_ROWS = 64
 """Rows that a lazy memory starts with; it doubles when they are used up."""
 
@@ -52,13 +55,20 @@ class Memory:
         self._used = 0 if lazy else clients
         rows = clients if self.layout.mapped or not lazy else min(FIRST_ROWS, clients)
         self._rows: Slots = ()  # the old ones go before new ones are made
+        self._files: list[MappedFile] = []
         self._rows = tuple(self._allocate(slot, rows) for slot in self.names)
+        self._make_room(self._used)
 
     def reserve(self, clients: np.ndarray) -> None:
-        """Makes rows for clients that compute for the first time. Not to be called while others read or write."""
+        """Makes rows for clients that compute for the first time. Not to be called while others read or write.
+
+        Raises:
+            TrainingFailed: where they are in a mapped file, and the disk has no room for them.
+        """
         new = clients[self._place[clients] == NOWHERE]
         if not len(new) or not self.names:
             return
+        self._make_room(self._used + len(new))
         self._place[new] = np.arange(self._used, self._used + len(new))
         self._used += len(new)
         if self._used > len(self._rows[0]):
@@ -106,16 +116,82 @@ class Memory:
         shape = (rows, len(self._like))
         if not self.layout.mapped:
             return torch.zeros(shape, dtype=self._like.dtype, device=self._like.device)
-        handle, path = tempfile.mkstemp(prefix=f"normec-{slot}-")
-        os.close(handle)
-        flat = torch.from_file(path, shared=True, size=shape[0] * shape[1], dtype=self._like.dtype)  # a sparse file of zeros
-        os.unlink(path)  # the mapping keeps it, until it is gone itself
-        return flat.view(shape)
+        self._files.append(MappedFile(f"normec-{slot}-", rows * len(self._like) * self._like.element_size()))
+        return self._files[-1].tensor(self._like.dtype).view(shape)
+
+    def _make_room(self, rows: int) -> None:
+        """Takes what so many rows need on the disk before they are written: a mapped page without a block ends the process."""
+        for file in self._files:
+            file.make_room(rows * len(self._like) * self._like.element_size())
 
     def _grown(self, slot: str, rows: Tensor, size: int) -> Tensor:
         grown = self._allocate(slot, size)
         grown[: len(rows)] = rows
         return grown
+
+
+class MappedFile:
+    """A file of zeros without a name, which grows on the disk up to `size` bytes and is gone with its mapping."""
+
+    def __init__(self, prefix: str, size: int) -> None:
+        """Raises TrainingFailed where it cannot be made."""
+        self._taken = 0
+        try:
+            self._handle, self._path = tempfile.mkstemp(prefix=prefix)
+            os.ftruncate(self._handle, size)  # takes no room yet
+        except OSError as error:
+            raise _without_room(size, error) from None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            os.close(self._handle)
+
+    def tensor(self, dtype: torch.dtype) -> Tensor:
+        """The whole file as a vector; to be called once."""
+        size = os.fstat(self._handle).st_size
+        flat = torch.from_file(self._path, shared=True, size=size // dtype.itemsize, dtype=dtype)
+        os.unlink(self._path)  # the mapping keeps it, until it is gone itself
+        return flat
+
+    def make_room(self, size: int) -> None:
+        """Takes the first `size` bytes on the disk, of which those that are new have not been written yet.
+
+        Raises:
+            TrainingFailed: where there is no room.
+        """
+        new = size - self._taken
+        if new <= 0:
+            return
+        try:
+            _take(self._handle, self._taken, new)
+        except OSError as error:
+            raise _without_room(new, error) from None
+        self._taken = size
+
+
+def _take(handle: int, start: int, size: int) -> None:
+    """Blocks of a file, by the system's own call, or by zeros where it has none."""
+    try:
+        os.posix_fallocate(handle, start, size)
+    except AttributeError:  # macOS
+        _fill(handle, start, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # the file system cannot
+            raise
+        _fill(handle, start, size)
+
+
+def _fill(handle: int, start: int, size: int) -> None:
+    zeros = bytes(min(size, CHUNK))
+    for at in range(start, start + size, CHUNK):
+        os.pwrite(handle, zeros[: start + size - at], at)
+
+
+def _without_room(size: int, error: OSError) -> TrainingFailed:
+    where = tempfile.gettempdir()
+    problem = f"the client memories need {size:,} more bytes in a mapped file in {where}, which has no room ({error.strerror})"
+    remedy = "Make room there, set TMPDIR to another folder, or raise engine.memory_limit to keep them in RAM; then resume"
+    return TrainingFailed(f"{problem}. {remedy}.")
 
 
 def merged(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -93,6 +93,7 @@ class Recorder:
             state.exposure = self.releases.exposure(state.exposure)
             return False
         tensors, counts = found
+        self.releases.check_mark(counts)
         self._check_shapes(tensors, state)
         state.x = tensors["x"].to(state.x.device)
         state.buffers = tensors.get("buffers", state.buffers).to(state.x.device)
@@ -138,7 +139,7 @@ class Recorder:
         """Saves the state, so that a resumed run goes on from here. To be called on all ranks."""
         memories = self.ranks.gather(state.memory.state()) if self.folder or self.ranks.size > 1 else []
         if self.folder is not None:
-            counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts()
+            counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts() | self.releases.mark()
             self.folder.save_checkpoint(self._tensors(state) | merged(memories) | self.best.tensors(), counts)
 
     def finish(self, state: State) -> dict[str, Any]:

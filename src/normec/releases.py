@@ -41,6 +41,19 @@ class Releases:
         self._ledger = Ledger.open(self._folder.ledger, header)
         self._ledger.check_covers(self._folder.visible_rounds(), self._folder.holds_output())
 
+    def mark(self) -> dict[str, str]:
+        """What a checkpoint holds of the ledger, so that it goes with no other one."""
+        return {"ledger": self._ledger.head} if self._ledger else {}
+
+    def check_mark(self, counts: dict[str, Any]) -> None:
+        """Refuses a checkpoint of another run.
+
+        Raises:
+            BadInput: saying so.
+        """
+        if self._ledger:
+            self._ledger.check_holds(counts.get("ledger"))
+
     def settle(self, rounds_done: int) -> None:
         """Ends a release that the checkpoint after so many rounds holds already."""
         if self._ledger and (pending := self._ledger.pending()) and pending[0] < rounds_done:

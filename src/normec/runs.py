@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shlex
@@ -14,6 +15,7 @@ from normec.config import RunConfig, Tree, read_toml
 from normec.errors import BadInput
 from normec.experiment import Plan, prepare
 from normec.folder import RunFolder
+from normec.hashed import check_last_line, unsealed
 from normec.imports import TRUST, named_code
 from normec.privacy.account import Account
 from normec.spending import account_of, check_audit, check_metrics, check_summary, finite_or_none, promises
@@ -32,8 +34,9 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
     folder.check(resume)
     plan = prepare(config.experiment())
     folder.open(resume)
+    folder.configuration = config.toml(plan.delta)
     if not folder.config.exists():
-        folder.save_config(config.toml(plan.delta))
+        folder.save_config(folder.configuration)
     return plan, folder
 
 
@@ -67,21 +70,21 @@ class Record:
         folder = RunFolder(path)
         if not folder.metrics.is_file():
             raise BadInput(str(path), " holds no run (metrics.jsonl is missing). Give a run's folder.")
-        reading = folder.metrics
+        reading = folder.summary
         try:
-            lines = folder.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-            metrics = [_row(line) for line in lines if line.endswith("\n")]  # the last may be half written now
+            summary = unsealed(_text(reading)) if reading.is_file() else None  # first: where it is there, all others are
+            reading = folder.metrics
+            metrics = _rows(_text(reading))
             reading = folder.config if folder.config.is_file() else folder.settings
-            settings = tomllib.loads(_text(reading)) if reading == folder.config else json.loads(_text(reading))
-            reading = folder.summary
-            summary = json.loads(_text(reading)) if reading.is_file() else None
+            settings = _toml(_text(reading)) if reading == folder.config else unsealed(_text(reading))
             reading = folder.audit
-            audit = json.loads(_text(reading)) if reading.is_file() else None
-            whole = isinstance(settings, dict) and isinstance(summary, dict | None)
-            if not whole or not (audit is None or _is_audit(audit)):
+            audit = unsealed(_text(reading)) if reading.is_file() else None
+            if not (audit is None or _is_audit(audit)):
                 raise TypeError("it holds something else")
         except DAMAGES as error:
             raise _damaged(reading, error) from None
+        if summary is not None:
+            folder.check_results(summary, folder.metrics)
         account = account_of(folder, promises(settings, metrics, summary))  # after the metrics, which it is always ahead of
         if summary is not None:
             check_summary(account, summary, folder.summary)
@@ -98,11 +101,14 @@ class Record:
         """Of a finished run how each client fares, which only a simulation can know; read when it is asked for, since it may be large.
 
         Raises:
-            BadInput: where the file is damaged.
+            BadInput: where the file is damaged, or of another run.
         """
-        path = self.path / "clients.json"
+        folder = RunFolder(self.path)
+        path = folder.clients
+        if self.summary is not None:
+            folder.check_results(self.summary, path)
         try:
-            rows = json.loads(_text(path))["simulation_only"] if path.is_file() else []
+            rows = unsealed(_text(path))["simulation_only"] if path.is_file() else []
             if not isinstance(rows, list):
                 raise TypeError("it holds something else")
         except DAMAGES as error:
@@ -146,12 +152,22 @@ def _is_audit(found: dict[str, Any]) -> bool:
     return {"canaries", "claimed", "flagged"} <= found.keys() and {"edges", "counts"} <= found["histograms"].keys()
 
 
-def _row(line: str) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict) or not isinstance(row.get("round"), int):
-        raise ValueError("a line holds no round")
-    return row
+def _rows(text: str) -> list[dict[str, Any]]:
+    """The lines of the metrics; the last may be half written now."""
+    *whole, rest = text.split("\n")
+    with contextlib.suppress(json.JSONDecodeError):
+        if json.JSONDecoder().raw_decode(rest)[1] < len(rest):
+            raise ValueError("its last line does not end")
+    rows = [unsealed(line) for line in whole]
+    if [row["round"] for row in rows] != list(range(len(rows))):
+        raise ValueError("a line is missing, or in another place")
+    return rows
+
+
+def _toml(text: str) -> Tree:
+    check_last_line(text)
+    return tomllib.loads(text)
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes().decode()

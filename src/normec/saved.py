@@ -12,8 +12,8 @@ from torch import nn
 
 from normec.errors import BadInput
 from normec.experiment import Plan
-from normec.folder import BEST, MODEL
-from normec.hashed import read_with_hash
+from normec.folder import BEST, MODEL, RunFolder
+from normec.hashed import read_with_hash, unsealed
 from normec.models import Factory, Model, address, build, factory
 from normec.models.readings import outputs_asked
 from normec.models.zoo import MODELS
@@ -36,7 +36,8 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
     Raises:
         BadInput: for a folder without a model, and for a factory that makes another module.
     """
-    path = Path(folder) / (BEST if best else MODEL)
+    here = RunFolder(Path(folder))
+    path = here.path / (BEST if best else MODEL)
     if not path.is_file():
         of = " with evaluation.best" if best else ""
         raise BadInput("folder", f": {folder} holds no {path.name}. Give the folder of a run{of} that has ended.")
@@ -48,6 +49,7 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
         outputs = saved.get("outputs", classes)
     except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
+    _check_is_of_its_run(here, path)
     if model is None and (known is None or known.name not in MODELS):
         made = f"was made by {known.name}" if known else "was given as a module, or made by a function without a name to import"
         raise BadInput("model", f": the model of {folder} {made}. Give that module or function: normec.load_model(folder, model=MODEL).")
@@ -63,3 +65,15 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise BadInput("model", f": it makes another module than that of {folder} ({reason}). Give the factory that the run had.") from None
     return module.eval()
+
+
+def _check_is_of_its_run(folder: RunFolder, path: Path) -> None:
+    """Refuses a model that is not the one of its folder's summary; a model may also lie alone."""
+    if not folder.summary.is_file():
+        return
+    try:
+        summary = unsealed(folder.summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        problem = f": {folder.summary} is damaged ({error}). Restore it, or take {path.name} out of the folder."
+        raise BadInput("folder", problem) from None
+    folder.check_results(summary, path)

@@ -24,6 +24,7 @@ from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
 from normec.folder import RunFolder
 from normec.grid import Point, expand, of_run
+from normec.hashed import unsealed
 from normec.models import factory, loss_function
 from normec.runs import Record
 from normec.settings import Fraction, Settings, difference
@@ -261,6 +262,6 @@ def _finished(path: Path, config: RunConfig, fingerprint: str) -> bool:
 def _held(folder: RunFolder) -> dict[str, str]:
     """The fingerprint of the data that a run began with."""
     try:
-        return {"data.fingerprint": json.loads(folder.settings.read_text(encoding="utf-8"))["data"]["fingerprint"]}
+        return {"data.fingerprint": unsealed(folder.settings.read_text(encoding="utf-8"))["data"]["fingerprint"]}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput("out", f": {folder.settings} is damaged ({error}). Remove {folder.path}, or choose another folder.") from None

@@ -28,11 +28,10 @@ def audit(
     """
     from normec.audit.run import Audit, check_promise, prepare_audit
     from normec.audit_tables import audit_lines, audit_table
-    from normec.commands.answers import answer, as_text, split
+    from normec.commands.answers import answer, split
     from normec.config import resolve
     from normec.console import PREPARING, ConsoleObserver, progress
     from normec.engine.ranks import processes
-    from normec.files import write_atomically
     from normec.folder import RunFolder, new_run_folder
     from normec.promise import REFUTED
 
@@ -48,7 +47,7 @@ def audit(
         with progress(PREPARING):
             prepared = prepare_audit(config.experiment(), settings)
         folder.open(resume=False).save_config(config.toml(prepared.audited.delta))
-        write_atomically(folder.audit, lambda: as_text({"canaries": canaries}).encode())
+        folder.save_audit({"canaries": canaries})
         with contextlib.nullcontext() if as_json else ConsoleObserver() as watching:
             trained = prepared.execute(folder, watching)
     except (KeyboardInterrupt, OSError) as error:
@@ -58,7 +57,7 @@ def audit(
     if verdict.flagged:
         folder.save_summary({**trained.summary, "claim": f"{REFUTED} {trained.summary['claim']}"})
     found = {**verdict.table(), "histograms": evidence.histograms()}
-    write_atomically(folder.audit, lambda: as_text(found).encode())
+    folder.save_audit(found)
     answer(found, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")
     if verdict.flagged:
         raise typer.Exit(FLAGGED)

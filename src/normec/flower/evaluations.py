@@ -17,6 +17,7 @@ from normec.errors import count
 from normec.files import making
 from normec.flower.evaluation import ClientEvaluation
 from normec.flower.terms import Terms
+from normec.folder import line_of
 from normec.noise import to_lattice
 from normec.privacy import Spent, epsilon
 from normec.privacy.ledger import Ledger
@@ -72,7 +73,7 @@ class Evaluations:
         if noised is not None:
             row["noise_std"] = self.evaluation.noise_std(self.mechanism, len(messages))
         with (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({key: _finite(value) for key, value in row.items()}) + "\n")
+            file.write(line_of({key: _finite(value) for key, value in row.items()}))
         if self.ledger is not None:
             self.ledger.release(k)
         return found

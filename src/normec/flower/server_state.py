@@ -12,18 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from normec.algorithms import ServerStep, Slots
 from normec.errors import BadInput
-from normec.files import write_atomically
 from normec.flower.evaluations import Evaluations
 from normec.flower.keeper import NEVER, check_hex
 from normec.flower.layout import Layout
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer
-from normec.folder import NO_ROUND, Output, RunFolder
+from normec.folder import MODEL, NO_ROUND, Output, RunFolder
 from normec.operators import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
@@ -121,6 +119,8 @@ class ServerState:
             setattr(self, name, counts.get(name, getattr(self, name)))
         self.clients = tuple(self.clients)
         check_hex("experiment", self.experiment)
+        if self.ledger is not None:
+            self.ledger.check_holds(counts.get("ledger"))
 
     def began(self, evaluate: Callable[[], Mapping[str, Any]]) -> None:
         """Before the first round of this process; the first time the untrained model is evaluated."""
@@ -197,7 +197,7 @@ class ServerState:
             "settings": self.terms.table(),
             "versions": {**versions(), "python": platform.python_version()},
         }
-        write_atomically(self.folder.path / "model.safetensors", lambda: save(tensors))
+        self.folder.save_tensors(tensors, {}, MODEL)
         self.folder.save_summary(summary)
         return summary
 
@@ -232,7 +232,8 @@ class ServerState:
         return tensors | {f"optimizer.{slot}": vector for slot, vector in zip(self.optimizer.slots, self.steps, strict=True)}
 
     def _checkpoint(self) -> None:
-        self.folder.save_checkpoint(self._tensors(), {name: getattr(self, name) for name in COUNTS})
+        head = {"ledger": self.ledger.head} if self.ledger is not None else {}
+        self.folder.save_checkpoint(self._tensors(), {name: getattr(self, name) for name in COUNTS} | head)
 
     def _write(self, counts: Mapping[str, Any], evaluated: Mapping[str, Any]) -> None:
         """Adds a line to the metrics: evaluate_fn's `loss` and `accuracy` under the names of a simulation's."""

@@ -143,6 +143,16 @@ class Ledger:
         if len(self._begun) < visible:
             raise BadInput("ledger", f": {self.path} knows of {len(self._begun)} rounds and {visible} were seen. Lines are missing.")
 
+    def check_holds(self, head: object) -> None:
+        """Refuses a checkpoint that was not written beside this ledger. head: the hash of the ledger's last line at that time.
+
+        Raises:
+            BadInput: where no line has this hash.
+        """
+        if all(line["hash"] != head for line in self.lines):
+            problem = f": the checkpoint is of another run than {self.path}. Restore this run's own checkpoint and ledger"
+            raise BadInput("resume", f"{problem}, or start again in another folder.")
+
     def _append(self, kind: str, content: dict[str, Any]) -> None:
         line: Line = {"kind": kind, **content, "previous": self.head if self.lines else ""}
         line["hash"] = _hash(line)
