@@ -105,14 +105,14 @@ class Record:
         """
         folder = RunFolder(self.path)
         path = folder.clients
-        if self.summary is not None:
-            folder.check_results(self.summary, path)
         try:
             rows = unsealed(_text(path))["simulation_only"] if path.is_file() else []
             if not isinstance(rows, list):
                 raise TypeError("it holds something else")
         except DAMAGES as error:
             raise _damaged(path, error) from None
+        if self.summary is not None:
+            folder.check_results(self.summary, path)
         return rows
 
     @property
