@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ class Refuses(Words):
         return super().forward(x)
 
 
+class Exits(Words):
+    """Ends the process, or would."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.raises and bool((x[:, 0] > 2).any()):
+            sys.exit("4711")
+        return super().forward(x)
+
+
 def train(model: Any = Words, raises: bool = True, **choices: Any) -> normec.Run:
     words = np.tile([0, 1, 2], CLIENTS).astype(np.float32)[:, None]
     words[[3 * client for client in BROKEN]] = 7
@@ -54,7 +64,7 @@ def train(model: Any = Words, raises: bool = True, **choices: Any) -> normec.Run
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(("backend", "model"), [("loop", Words), ("vmap", Words), ("auto", Refuses)])
+@pytest.mark.parametrize(("backend", "model"), [("loop", Words), ("vmap", Words), ("auto", Refuses), ("auto", Exits)])
 def test_with_privacy_a_client_on_which_the_model_fails_counts_as_zero(tmp_path: Path, backend: Any, model: Any, workers: int) -> None:
     """As one whose update is NaN, bit by bit; its memory stays, and its error is told to nobody."""
     engine = normec.Engine(backend=backend, workers=workers, checkpoint_every=1)
@@ -71,7 +81,8 @@ def test_with_privacy_a_client_on_which_the_model_fails_counts_as_zero(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("backend", "model", "error"), [("loop", Words, "IndexError"), ("vmap", Words, "IndexError"), ("auto", Refuses, "4711")]
+    ("backend", "model", "error"),
+    [("loop", Words, "IndexError"), ("vmap", Words, "IndexError"), ("auto", Refuses, "4711"), ("auto", Exits, "SystemExit: 4711")],
 )
 def test_without_privacy_the_client_and_its_error_are_named(backend: Any, model: Any, error: str) -> None:
     for every in (1, 100):  # at the first evaluation, or in the first round that meets it
@@ -155,6 +166,6 @@ def test_no_algorithm_breaks_its_bound_by_rounding(name: str, dtype: Any) -> Non
     run = normec.train(
         model=Still, data=normec.Federation.from_clients([(a, np.zeros(1)) for a in centres]), loss=half_square, rounds=2,
         local=normec.GD(steps=1, lr=1.0), participation=normec.Full(), algorithm=algorithm, engine=normec.Engine(dtype=dtype),
-        privacy=normec.Privacy(trust="central", noise_multiplier=1e-3, noise="secure"),
+        privacy=normec.Privacy(trust="central", noise_multiplier=0.05, noise="secure"),
     )  # fmt: skip
     assert np.isfinite(x_of(run)).all()

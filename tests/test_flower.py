@@ -447,7 +447,9 @@ def moving(grid: Grid, node: int, by: float) -> None:
     grid.nodes[node].app = app
 
 
-@pytest.mark.parametrize("error", [ValueError("row 7: Jane Doe"), BadInput("targets", ": Jane Doe"), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError("row 7: Jane Doe"), BadInput("targets", ": Jane Doe"), MemoryError(), SystemExit("Jane Doe")], ids=repr
+)
 @pytest.mark.parametrize("on", [1, 3])
 def test_what_a_train_function_fails_of_does_not_leave_the_client_nor_that_it_failed(error: Exception, on: int, tmp_path: Path) -> None:
     grid = federation(tmp_path, "local")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import failing_ranks
 import normec
 from normec.memory import NOWHERE, dense_rows, merged
 from ranked import train
@@ -93,6 +94,18 @@ def test_a_run_resumes_exactly_at_every_round(tmp_path: Path, name: str, monkeyp
 def test_runs_of_several_ranks_resume_exactly_at_every_round_and_follow_each_other(tmp_path: Path) -> None:
     done = torchrun(2, str(tmp_path), script=str(SCRIPT.with_name("resumed.py")))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_client_that_fails_on_any_rank_counts_as_zero_and_ends_a_run_without_privacy_on_all(tmp_path: Path) -> None:
+    """Also where the caller has a group of its own, and keeps the error."""
+    done = torchrun(2, str(tmp_path), script=str(SCRIPT.with_name("failing_ranks.py")))
+    assert done.returncode == 0, done.stderr
+    for broken in (4, 5):
+        expected = failing_ranks.train(broken, "central").metrics
+        for group in ("none", "own"):
+            found = rows(tmp_path / f"{group}-{broken}")
+            assert [row["simulation_only"]["dropped"] for row in found[1:]] == [1, 1, 1]
+            assert found[-1]["train_loss"] == pytest.approx(expected[-1]["train_loss"], rel=1e-6)
 
 
 def test_the_command_runs_under_torchrun(tmp_path: Path) -> None:

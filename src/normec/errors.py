@@ -25,6 +25,10 @@ class BadInput(NormecError, ValueError):
         super().__init__(f"{setting}{problem}")
         self.setting, self.problem = setting, problem
 
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str, str]]:
+        """So that it can be copied, and reach another process."""
+        return type(self), (self.setting, self.problem)
+
     def under(self, section: str) -> BadInput:
         """The same error, its setting named from the root of the configuration."""
         return BadInput(f"{section}.{self.setting}", self.problem)
@@ -36,6 +40,10 @@ class TrainingFailed(NormecError, RuntimeError):
 
 class ModelFailed(TrainingFailed):
     """A model, or its loss, that fails on some samples."""
+
+
+FAILURES = (Exception, SystemExit)
+"""What a user's model, loss or train function may raise of a client's samples: an exit too, but not Ctrl-C."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

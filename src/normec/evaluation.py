@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.data import Federation
-from normec.errors import BadInput, TrainingFailed, nearest, some_of
+from normec.errors import FAILURES, BadInput, TrainingFailed, nearest, some_of
 from normec.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
 from normec.metrics import SMALLER_IS_BETTER, Metric, NamedMetric, built, result, update
 from normec.models import FlatModel, Reading
@@ -225,7 +225,7 @@ def gradient(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
     for client in range(len(federation)):
         try:
             model.gradient(x, federation.client(client), out=own)
-        except Exception:  # whatever a user's module raises: f has no gradient
+        except FAILURES:  # whatever a user's module raises: f has no gradient
             own.fill_(math.nan)
         total += own
     return total / len(federation)

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from normec.errors import FAILURES
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 from normec.streams import seed_global_generator
@@ -26,7 +27,7 @@ class Task(NamedTuple):
     seed: Callable[[], int]
 
 
-Failures = dict[int, Exception]
+Failures = dict[int, BaseException]
 """What a model or its loss raises on a client's samples, by the client's row."""
 
 
@@ -64,7 +65,7 @@ class Loop:
             seed_global_generator(task.seed(), x.device)
             try:
                 model.local_update(x, task.samples, task.schedule, task.steps, out=out[row])
-            except Exception as error:  # whatever a user's module or loss raises
+            except FAILURES as error:  # whatever a user's module or loss raises
                 failures[row] = error
                 out[row].fill_(math.nan)
             if model.moving:

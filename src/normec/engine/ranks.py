@@ -35,11 +35,14 @@ def processes() -> int:
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among the `size` ones of a run. group: in which they meet; None for the one that torch has by default."""
+    """One process among the `size` ones of a run. held: the group in which they meet; empty for the one that torch has by default.
+
+    Gloo ends a group with its last reference, and only then are the others told. Nobody else may hold it: an error's traceback would.
+    """
 
     rank: int = 0
     size: int = 1
-    group: distributed.ProcessGroup | None = field(default=None, repr=False)
+    held: list[distributed.ProcessGroup] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     @contextlib.contextmanager
@@ -51,13 +54,19 @@ class Ranks:
         if processes() == 1:
             yield cls()
             return
-        group = _new_group()  # which ends on errors too: the other ranks are told at once, and another run can begin
+        held = _new_group()  # which ends on errors too: the other ranks are told at once, and another run can begin
         try:
-            ranks = cls(distributed.get_rank(), distributed.get_world_size(), group)
+            ranks = cls(distributed.get_rank(), distributed.get_world_size(), held)
             yield ranks
             ranks.agree(None)  # nobody leaves before all have come here
         finally:
-            distributed.destroy_process_group(group)  # its threads must not outlive the interpreter
+            distributed.destroy_process_group(*held)  # its threads must not outlive the interpreter
+            held.clear()
+
+    @property
+    def group(self) -> distributed.ProcessGroup | None:
+        """In which the ranks meet; None for torch's own."""
+        return self.held[0] if self.held else None
 
     @property
     def first(self) -> bool:
@@ -108,8 +117,8 @@ class Ranks:
         except RuntimeError as error:  # what torch raises when another process has ended
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise TrainingFailed(
-                f"rank {self.rank} of {self.size} lost the others: one of them has ended ({reason}). "
-                "The last checkpoint is intact; go on with --resume."
+                f"rank {self.rank} of {self.size} lost the others: one of them has ended, and says why ({reason}). "
+                "A checkpoint, where there is one, is intact; go on with --resume."
             ) from error
         return value
 
@@ -118,16 +127,15 @@ _JOINED = itertools.count()
 """The groups that this process has begun; the same on every rank."""
 
 
-def _new_group() -> distributed.ProcessGroup | None:
-    """A group of all processes: beside the caller's default one, or else the default one itself (None) while the run lasts."""
+def _new_group() -> list[distributed.ProcessGroup]:
+    """A group of all processes: beside the caller's default one, or else the default one itself (none) while the run lasts."""
     backend, name = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", f"normec-{next(_JOINED)}"
     if distributed.is_initialized():
-        beside: distributed.ProcessGroup = distributed.new_group(backend=backend, timeout=PATIENCE)
-        return beside
+        return [distributed.new_group(backend=backend, timeout=PATIENCE)]
     store, rank, size = _meeting()
     own = distributed.PrefixStore(name, store)  # type: ignore[attr-defined]  # where nothing is left of an earlier group
     distributed.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=PATIENCE)
-    return None
+    return []
 
 
 @cache

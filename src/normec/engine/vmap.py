@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from normec import errors
 from normec.engine.loop import Failures, Loop, Task
 from normec.engine.stack import AddGradients, written_out
 from normec.local import Batch
@@ -50,7 +51,7 @@ class Vmap:
         try:
             self._together(model, x, tasks, out)
             return {}
-        except Exception as error:  # whatever a user's module or loss raises
+        except errors.FAILURES as error:  # whatever a user's module or loss raises
             failures = Loop().updates(model, x, tasks, k, out, buffers)
             if not failures:
                 self._warn(k, error)
@@ -63,7 +64,7 @@ class Vmap:
             out[kept] = others
         return failures
 
-    def _warn(self, k: int, error: Exception) -> None:
+    def _warn(self, k: int, error: BaseException) -> None:
         if not self._told:
             self._told = True
             reason = _short(error)
@@ -113,7 +114,7 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:200].rstrip(".")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normec.algorithms import Context as AlgorithmContext
 from normec.algorithms import check_bound, client_step
-from normec.errors import BadInput, TrainingFailed
+from normec.errors import FAILURES, BadInput, TrainingFailed
 from normec.flower.index import TRAINING
 from normec.flower.keeper import Keeper
 from normec.flower.layout import Layout
@@ -132,7 +132,7 @@ def _metrics(message: Message, context: Context, call_next: Next, mechanism: Mec
         if reply.has_error():
             raise RuntimeError(f"the evaluate function answered with an error: {reply.error.reason}")
         return {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
-    except Exception:
+    except FAILURES:
         if mechanism.trust == "none":
             raise
         log.exception("the evaluate function failed; this client's metrics count as zero")
@@ -149,7 +149,7 @@ def _update(message: Message, context: Context, call_next: Next, layout: Layout,
     try:
         moved = _only_arrays(call_next(message, context))
         y = layout.flat(moved)
-    except Exception:
+    except FAILURES:
         if terms.privacy.trust == "none":
             raise
         log.exception("the train function failed; this client's message is zero in this round")

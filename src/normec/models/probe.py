@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normec.errors import BadInput
+from normec.errors import FAILURES, BadInput
 from normec.models.attributes import changed, held
 from normec.models.flat import FlatModel, trainable
 from normec.models.readings import Fit, fits, mixes, strangers
@@ -45,7 +45,7 @@ def probe(model: FlatModel, samples: tuple[Tensor, Tensor], classes: int | None)
             raise ValueError("the loss writes into its targets; make it one that does not work in place")
     except BadInput:
         raise
-    except Exception as error:  # whatever a user's module or loss raises
+    except FAILURES as error:  # whatever a user's module or loss raises
         odd = strangers([targets], classes)
         hint = (
             f" Targets {odd[0]} are no class: give a loss that leaves them out, torch.nn.CrossEntropyLoss(ignore_index={odd[0]})."
@@ -75,7 +75,7 @@ def _check_shape(model: FlatModel, outputs: Tensor, targets: Tensor, classes: in
 def _fit(model: FlatModel, outputs: Tensor, targets: Tensor) -> Fit:
     """The first form of the targets with which a step can be taken; before others one in which each target meets its own output."""
     found: list[Fit] = []
-    problem: Exception | None = None
+    problem: BaseException | None = None
     for fit in fits(outputs, targets):
         given = targets if fit == Fit() else fit(targets, model.vector.dtype)
         try:
@@ -83,7 +83,7 @@ def _fit(model: FlatModel, outputs: Tensor, targets: Tensor) -> Fit:
                 warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
                 loss = model.objective(outputs, given)
             torch.autograd.grad(loss, model.parameters, allow_unused=True, retain_graph=True)
-        except Exception as error:  # whatever a user's loss raises
+        except FAILURES as error:  # whatever a user's loss raises
             problem = problem or error
             continue
         found.append(fit)
