@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from normec.config import RunConfig
-from normec.errors import NormecError
+from normec.errors import NormecError, printable
 from normec.folder import RunFolder
 from normec.runs import start
 from normec.training import execute
@@ -27,7 +27,7 @@ def main() -> None:
     try:
         execute(*start(RunConfig.from_tree(tree), path, resume=RunFolder(path).holds_run))
     except NormecError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(printable(" ".join(str(error).splitlines())), file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

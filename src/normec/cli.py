@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands import audit, experiments, flower
-from normec.commands.answers import TrustCode, answer, as_text, split
+from normec.commands.answers import TrustCode, answer, as_text, escaped, split
+from normec.commands.endings import in_one_sentence
 from normec.commands.help import Commands
-from normec.errors import BadInput, NormecError
+from normec.errors import BadInput, NormecError, printable
 from normec.version import __version__
 
 if TYPE_CHECKING:
@@ -83,17 +84,15 @@ def _check_only(arguments: list[str], workers: int | None, trust_code: bool) -> 
     with progress(PREPARING):
         plan = prepare(config.experiment())
     for line in opening_lines(plan):
-        typer.echo(f"# {line}")
-    typer.echo(f"\n{config.toml(plan.delta)}", nl=False)
+        typer.echo(printable(f"# {line}"))
+    typer.echo(f"\n{escaped(config.toml(plan.delta))}", nl=False)
 
 
 def _train(
     given: tuple[Path | None, list[str]], out: Path | None, resume: bool, trust_code: bool, tensorboard: bool, as_json: bool
 ) -> None:
-    from rich.console import Console
-
     from normec.config import resolve
-    from normec.console import say
+    from normec.console import Terminal, say
     from normec.engine import Ranks
     from normec.experiment import prepare
     from normec.tables import result_table, warnings
@@ -102,7 +101,7 @@ def _train(
 
     if resume and out is None:
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
-    config, console = resolve(*given, trust_code), Console(stderr=as_json)
+    config, console = resolve(*given, trust_code), Terminal(stderr=as_json)
     with Ranks.joined() as ranks:
         if ranks.first:
             result = _watched(config, console, out or _new_folder(config), resume, tensorboard, ranks)
@@ -129,11 +128,14 @@ def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tens
     observer: Any = TensorBoardObserver(path / "tensorboard", watching) if tensorboard else watching
     with progress(PREPARING):
         plan, folder = start(config, path, resume)
+    going_on = resume_command(path, config)
     try:
         with watching, observer:
             return execute(plan, folder, observer, ranks)
     except KeyboardInterrupt:
-        raise NormecError(f"interrupted; go on with: {resume_command(folder.path)}") from None
+        raise NormecError(f"interrupted; go on with: {going_on}") from None
+    except OSError as error:  # a full disk
+        raise NormecError(f"{error}. What was saved is intact; go on with: {going_on}") from None
 
 
 @app.command()
@@ -284,11 +286,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # ε and α, where the terminal cannot show them
-    try:
+    with in_one_sentence(sys.argv[1:]):
         app()
-    except NormecError as error:
-        typer.echo(f"normec: {error}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:  # a full disk, a folder that vanished
-        typer.echo(f"normec: {error}. What was saved is intact; go on with --resume.", err=True)
-        sys.exit(1)

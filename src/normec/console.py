@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
-from normec.errors import count
+from normec.errors import count, printable
 from normec.experiment import Plan
 from normec.promise import upper
 from normec.tables import number
@@ -23,6 +25,17 @@ LINES_WITHOUT_TERMINAL = 10
 COMMAND = re.compile(r"(^ *|: )normec [a-z-]+ ")
 
 
+class Terminal(Console):
+    """A console on which names and texts of others stay text: their control characters are shown, not obeyed."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(printable(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
 def say(console: Console, line: str) -> None:
     """Prints a line as it is; a terminal breaks it between words, unless it ends with a command, which is to be pasted whole."""
     console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal or bool(COMMAND.search(line)))
@@ -30,7 +43,7 @@ def say(console: Console, line: str) -> None:
 
 def show(*parts: Table | str) -> None:
     """Prints tables, and lines as they are."""
-    console = Console()
+    console = Terminal()
     for part in parts:
         if isinstance(part, str):
             say(console, part)
@@ -40,14 +53,14 @@ def show(*parts: Table | str) -> None:
 
 def width() -> int:
     """The columns of the terminal, or of what stands for one."""
-    return Console().width
+    return Terminal().width
 
 
 class ConsoleObserver:
     """Live progress in a terminal; about ten plain lines elsewhere, also in a notebook."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(force_jupyter=False)  # as lines of one output; rich would make a block of each
+        self.console = console or Terminal(force_jupyter=False)  # as lines of one output; rich would make a block of each
         self._rounds = 0
         self._goes_on: bool | None = None
         self._task: Any = None
@@ -91,7 +104,7 @@ class ConsoleObserver:
 @contextlib.contextmanager
 def progress(doing: str) -> Iterator[None]:
     """Shows on stderr that work is going on, and what a long calibration logs: live in a terminal, else as plain lines."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     logger = logging.getLogger("normec")
     level = logger.level
     with console.status(doing) as live:
@@ -110,7 +123,7 @@ def progress(doing: str) -> Iterator[None]:
 @contextlib.contextmanager
 def steps(doing: str, total: int) -> Iterator[Callable[[str], None]]:
     """Progress through a known number of steps on stderr, each told by name: live in a terminal, else about ten lines."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = (TextColumn(doing), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"), TimeRemainingColumn())
     begun = 0
     with Progress(*columns, console=console, disable=not console.is_terminal) as live:
@@ -135,7 +148,7 @@ def runs_going_on(runs: int, rounds: int) -> Iterator[Callable[[int, list[str], 
 
     Yields what is told how many rounds are done, and the names of the runs that have ended and that are going on.
     """
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     columns = (TextColumn("{task.fields[status]}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
     seen: set[str] = set()
     with Progress(*columns, console=console, disable=not console.is_terminal) as live:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
+
+UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, colour or reorder what a terminal shows; tab and new line aside."""
+
+
+def printable(text: str) -> str:
+    """A text from somewhere else, whose control characters are escaped, as in \\x1b."""
+    return UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 class NormecError(Exception):

@@ -126,6 +126,7 @@ def prepare(experiment: Experiment) -> Plan:
     """
     _check_types(experiment)
     engine, algorithm, data = experiment.engine, experiment.algorithm, experiment.data
+    _check_numbers(experiment)
     _check_labels(experiment)
     _check_start(experiment)
     streams = Streams(experiment.schedule.seed, secret_cohorts=experiment.privacy.noise == "secure")
@@ -259,6 +260,16 @@ def _check_types(experiment: Experiment) -> None:
     for name, wanted in (("model", "torch.nn.Module, or a function that makes one"), ("loss", "function")):
         if not callable(getattr(experiment, name)):
             raise BadInput(name, f"={getattr(experiment, name)!r:.60} cannot be called. Give a {wanted}.")
+
+
+def _check_numbers(experiment: Experiment) -> None:
+    """Refuses numbers that the engine's dtype does not hold: what they would multiply is zero or infinite."""
+    kind, held = experiment.engine.dtype, torch.finfo(experiment.engine.torch_dtype)
+    for section in ("algorithm", "local", "server"):
+        for name, value in getattr(experiment, section).table().items():
+            if isinstance(value, float) and value and not held.tiny <= abs(value) <= held.max:
+                raise BadInput(f"{section}.{name}", f"={value!r} is beyond what engine.dtype={kind!r} holds. Give a milder number.")
+    experiment.server.check_dtype(experiment.engine.torch_dtype)
 
 
 def _check_labels(experiment: Experiment) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from normec.errors import BadInput
+from normec.errors import BadInput, TrainingFailed
 
 
 @contextlib.contextmanager
@@ -71,6 +71,51 @@ class Lock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class Appended:
+    """A file to which this process alone appends. What others do to it meanwhile ends the process, rather than be missed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._left: tuple[int, int, int] | None = None
+
+    def append(self, text: bytes) -> None:
+        """Adds to the end, durably.
+
+        Raises:
+            TrainingFailed: as `check`.
+        """
+        self.check()
+        with self.path.open("ab") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            self._left = _identity(os.fstat(file.fileno()))
+
+    def check(self) -> None:
+        """That it still is the file that was left.
+
+        Raises:
+            TrainingFailed: where it was removed, replaced or changed.
+        """
+        if self._left is None:
+            return
+        try:
+            found = _identity(self.path.stat())
+        except FileNotFoundError:
+            found = None
+        if found != self._left:
+            what = "was removed, or its folder was moved" if found is None else "was replaced or changed"
+            raise TrainingFailed(f"{self.path} {what} while it was being written. Nothing more is written; start again in another folder.")
+
+    def replaced(self) -> None:
+        """Says that this process itself has put another file in its place."""
+        self._left = _identity(self.path.stat())
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size
 
 
 def write_atomically(path: Path, content: Callable[[], bytes]) -> None:

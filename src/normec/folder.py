@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from normec.errors import BadInput
-from normec.files import Lock, making, write_atomically
+from normec.files import Appended, Lock, making, write_atomically
 from normec.hashed import hash_of, plain, read_with_hash, sealed, unsealed, with_hash, with_last_line
 from normec.settings import difference
 
@@ -61,6 +60,7 @@ class RunFolder:
         self.clients = path / "clients.json"
         self.configuration: str | None = None
         """What the run is started with, of one from the command line."""
+        self.rows = Appended(self.metrics)
         self._lock: Lock | None = None
         self._run = ""
 
@@ -75,6 +75,12 @@ class RunFolder:
         Raises:
             BadInput: saying which.
         """
+        try:
+            self._check(resume)
+        except OSError as error:
+            raise BadInput("out", f": {self.path!s:.200} cannot be used ({error.strerror}). Choose another folder.") from None
+
+    def _check(self, resume: bool) -> None:
         path, holds_run = self.path, self.holds_run
         if self.audit.exists():
             raise BadInput("out", f": {path} holds an audit, which cannot go on. Choose another folder.")
@@ -137,6 +143,7 @@ class RunFolder:
     def replace_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Writes all rounds anew, in one step."""
         write_atomically(self.metrics, lambda: "".join(line_of(row) for row in rows).encode())
+        self.rows.replaced()
 
     def visible_rounds(self) -> int:
         """How many rounds the metrics show, round 0 aside."""
@@ -148,10 +155,7 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Adds one round; each line is complete on disk before the next round starts."""
-        with self.metrics.open("a") as lines:
-            lines.write(line_of(row))
-            lines.flush()
-            os.fsync(lines.fileno())
+        self.rows.append(line_of(row).encode())
 
     def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""

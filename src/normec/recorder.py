@@ -88,6 +88,7 @@ class Recorder:
         self.folder.check_settings({**self._description, "versions": versions()})
         self.releases.open()
         found = self.folder.load_checkpoint()
+        _check_counts(found[1] if found else None)
         self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
         if found is None:
             state.exposure = self.releases.exposure(state.exposure)
@@ -144,6 +145,9 @@ class Recorder:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
+        self.releases.check_in_place()
+        if self.folder:
+            self.folder.rows.check()
         self.best.save(self.plan, self.folder)
         self.plan.model.start_from(state.buffers)
         if not self.ranks.first:
@@ -245,3 +249,12 @@ class Recorder:
         scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust != "none")
         refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()
+
+
+def _check_counts(counts: dict[str, Any] | None) -> None:
+    """Refuses a checkpoint whose numbers are missing, or no numbers."""
+    for name in COUNTS if counts is not None else ():
+        value: Any = (counts or {}).get(name)
+        kinds = (int, float) if name == "seconds" else (int,)
+        if type(value) not in kinds or not 0 <= value < math.inf:
+            raise BadInput("resume", f": the checkpoint is damaged ({name}={value!r}). Start again in another folder.")

@@ -54,6 +54,11 @@ class Releases:
         if self._ledger:
             self._ledger.check_holds(counts.get("ledger"))
 
+    def check_in_place(self) -> None:
+        """Raises TrainingFailed where the ledger is not the file that was written any more."""
+        if self._ledger:
+            self._ledger.check_in_place()
+
     def settle(self, rounds_done: int) -> None:
         """Ends a release that the checkpoint after so many rounds holds already."""
         if self._ledger and (pending := self._ledger.pending()) and pending[0] < rounds_done:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normec.config import RunConfig, Tree, read_toml
+from normec.config import RunConfig, Tree
 from normec.errors import BadInput
 from normec.experiment import Plan, prepare
 from normec.folder import RunFolder
@@ -40,9 +40,10 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
     return plan, folder
 
 
-def resume_command(path: Path) -> str:
-    """What goes on with the run of a folder: its run.toml may name code, which only runs for those who trust it."""
-    return shlex.join(["normec", "train", "--out", str(path), "--resume", *([TRUST] if named_code(read_toml(path / "run.toml")) else [])])
+def resume_command(path: Path, config: RunConfig) -> str:
+    """What goes on with a run in its folder: a run.toml may name code, which only runs for those who trust it."""
+    trust = [TRUST] if named_code(tomllib.loads(config.toml())) else []
+    return shlex.join(["normec", "train", "--out", str(path), "--resume", *trust])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from normec.errors import BadInput
 from normec.settings import Fraction, Positive, Settings, choose
 
 Slots = tuple[Tensor, ...]
@@ -25,6 +26,9 @@ class ServerStep(Settings):
     def start(self, x: Tensor) -> Slots:
         """The slots before the first round."""
         return tuple(torch.zeros_like(x) for _ in self.slots)
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Raises BadInput where what the step computes of its settings alone is beyond a type of numbers."""
 
     def step(self, x: Tensor, direction: Tensor, lr: float, state: Slots) -> tuple[Tensor, Slots]:
         """The new model and slots; its inputs stay as they are."""
@@ -81,6 +85,10 @@ class ServerAdam(ServerStep):
 
     def start(self, x: Tensor) -> Slots:
         return torch.zeros_like(x), torch.full_like(x, self.tau**2)
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        if not torch.finfo(dtype).tiny <= self.tau**2 <= torch.finfo(dtype).max:
+            raise BadInput("server.tau", f"={self.tau!r}: its square is beyond {dtype}. Give a milder number.")
 
     def step(self, x: Tensor, direction: Tensor, lr: float, state: Slots) -> tuple[Tensor, Slots]:
         m, v = state

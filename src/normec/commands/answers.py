@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normec.errors import UNSEEN
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -27,7 +29,12 @@ def answer(found: object, as_json: bool, *parts: Table | str) -> None:
 
 def as_text(found: object) -> str:
     """Plain values as JSON, for readers."""
-    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)
+    return escaped(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def escaped(text: str) -> str:
+    """JSON or TOML of the same content, for a terminal: control characters as in \\u001b."""
+    return UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def split(arguments: list[str], resumed: Path | None, workers: int | None) -> tuple[Path | None, list[str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands.answers import TrustCode, answer, split
-from normec.errors import BadInput, NormecError, count
+from normec.errors import BadInput, NormecError, count, printable
 
 if TYPE_CHECKING:
     from normec.sweep import Sweep
@@ -80,6 +80,8 @@ def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any
             return chosen.run(folder, workers or os.cpu_count() or 1, told)
     except KeyboardInterrupt:
         raise NormecError("interrupted; the same command resumes") from None
+    except OSError as error:  # a full disk
+        raise NormecError(f"{error}. What was saved is intact; the same command goes on") from None
 
 
 def _fail_if_any(rows: list[dict[str, Any]]) -> None:
@@ -147,7 +149,7 @@ def report(
     text = write(shown)
     write_atomically(file.resolve(), lambda: text.encode("utf-8", "replace"))
     for problem in [*shown.problems, *shown.left_out]:
-        typer.echo(f"normec: left out: {problem}", err=True)
+        typer.echo(printable(f"normec: left out: {problem}"), err=True)
     show(f"{file}: {len(shown.runs)} of {count(shown.found, 'run')}")
     if open_it:
         import webbrowser

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from normec.errors import BadInput
+from normec.files import Appended
 from normec.privacy.mechanism import Mechanism
 
 Line = dict[str, Any]
@@ -33,6 +34,7 @@ class Ledger:
 
     def __init__(self, path: Path, lines: list[Line] | None = None, torn: bool = False) -> None:
         self.path, self.lines, self.torn = path, lines or [], torn
+        self._file = Appended(path)
         begun = [line["round"] for line in self.lines if line["kind"] == "intent"]
         self._begun: Counter[int] = Counter(begun)
         self._outputs: dict[int, str] = {line["round"]: line["output"] for line in self.lines if line["kind"] == "commit"}
@@ -132,6 +134,10 @@ class Ledger:
         """A line of another kind, in the same chain: of a file that counts something else than rounds."""
         self._append(kind, content)
 
+    def check_in_place(self) -> None:
+        """Raises TrainingFailed where the file is not the one that was written."""
+        self._file.check()
+
     def check_covers(self, visible: int, output: bool) -> None:
         """Refuses a ledger on which fewer rounds began than were seen, or none though an output is stored.
 
@@ -156,10 +162,7 @@ class Ledger:
     def _append(self, kind: str, content: dict[str, Any]) -> None:
         line: Line = {"kind": kind, **content, "previous": self.head if self.lines else ""}
         line["hash"] = _hash(line)
-        with self.path.open("ab") as file:
-            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.append(json.dumps(line, allow_nan=False).encode() + b"\n")
         self.lines.append(line)
         beside = _head_path(self.path).with_suffix(".part")
         with beside.open("w") as file:
