@@ -313,7 +313,7 @@ def test_an_algorithm_by_its_import_path(command: Command, tmp_path: Path, monke
 
     first = normec("train", *SMALL, "algorithm.name=new_algorithm:SignEF21", "--out", "a")
     assert first.returncode == 0, first.stderr
-    again = normec("train", "a/run.toml", "--out", "b")
+    again = normec("train", "a/run.toml", "--out", "b", "--trust-code")
     assert again.returncode == 0, again.stderr
     both = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("a", "b")]
     assert both[0]["algorithm"] == "sign-ef21" and both[0]["train_loss"] == both[1]["train_loss"]

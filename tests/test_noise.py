@@ -12,12 +12,12 @@ import torch
 from scipy.stats import chisquare, kstest
 
 import normec
-from conftest import quadratic
 from normec import discrete_gaussian as module
 from normec.discrete_gaussian import discrete_gaussian
 from normec.noise import lattice_for, lattice_gap, with_secure_gaussian
 from normec.participation import Poisson
 from normec.privacy import Mechanism, SpentSoFar, epsilon
+from normec.promise import mechanism_for
 
 SUSPICIOUS = 1e-6
 """A p-value below this fails: once in a million runs of one test by chance."""
@@ -151,11 +151,12 @@ def test_secure_noise_is_accounted_with_its_gap() -> None:
 
 
 def test_secure_noise_too_small_for_its_lattice_is_refused_with_what_is_enough() -> None:
-    def run(noise_multiplier: float) -> normec.Run:
+    def planned(noise_multiplier: float) -> Mechanism:
         privacy = normec.Privacy(trust="central", noise_multiplier=noise_multiplier, noise="secure")
-        return quadratic([[1.0] * 30] * 4, algorithm=normec.FedNormEC(), privacy=privacy, rounds=100)
+        return mechanism_for(privacy, normec.FedNormEC(), normec.Full(), clients=10, rounds=1, d=10**6)[0]
 
-    with pytest.raises(normec.BadInput, match=r"privacy.noise_multiplier=0.0001 is too small for secure noise on 30 numbers") as error:
-        run(1e-4)
+    with pytest.raises(normec.BadInput, match=r"privacy.noise_multiplier=0.02 is too small for secure noise on 1,000,000 numbers") as error:
+        planned(0.02)
     least = float(re.findall(r"at least ([0-9.e-]+),", str(error.value))[0])
-    assert 1e-4 < least < 0.1 and run(1.1 * least).summary["private"]
+    assert 0.02 < least < 0.1 and planned(1.1 * least).private
+    assert epsilon(planned(1e-3), 1e-5).epsilon > 1e4  # which promises nothing, and may be had

@@ -20,6 +20,7 @@ from normec.privacy import (
     Spent,
     affordable_rounds,
     calibrate,
+    epsilon,
     realised,
     within_limit,
 )
@@ -36,6 +37,9 @@ WHO_ADDS_NOISE = {
     "besides {colluders} colluders",
     "local": "each participant adds noise; the server sees every message",
 }
+
+LARGEST_EPSILON = 1e4
+"""That a configuration can ask for."""
 
 
 class Claim(NamedTuple):
@@ -150,7 +154,7 @@ def mechanism_for(
         raise BadInput("privacy.min_honest", problem)
     if privacy.epsilon is not None:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
-    _check_lattice(mechanism, d)
+    _check_lattice(mechanism, d, delta)
     if privacy.client_limit is not None:
         mechanism = within_limit(mechanism, privacy.client_limit, delta)
         if mechanism.silences_all:
@@ -163,8 +167,11 @@ def mechanism_for(
     return mechanism, delta
 
 
-def _check_lattice(mechanism: Mechanism, d: int) -> None:
-    """Refuses secure noise that is too small for its lattice: so small that it differs from the Gaussian that is accounted."""
+def _check_lattice(mechanism: Mechanism, d: int, delta: float) -> None:
+    """Refuses secure noise that is too small for its lattice: so small that it differs from the Gaussian that is accounted.
+
+    Not where ε is beyond all that can be asked for, and protects nobody anyway.
+    """
     if not mechanism.lattice or not mechanism.private:
         return
     together = math.sqrt(mechanism.honest)  # where participants add noise, that of the honest ones covers a client
@@ -173,7 +180,7 @@ def _check_lattice(mechanism: Mechanism, d: int) -> None:
     def gap(std: float) -> float:
         return lattice_gap(std / mechanism.lattice, mechanism.sensitivity / std, numbers)
 
-    if gap(most) > LATTICE_GAP:
+    if gap(most) > LATTICE_GAP and epsilon(mechanism, delta).epsilon <= LARGEST_EPSILON:
         while gap(most) > LATTICE_GAP:
             most *= 1.1
         least = most / together / mechanism.bound
