@@ -29,7 +29,11 @@ from normec.flower.evaluations import Evaluations
 from normec.flower.owner import account
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
+from normec.folder import RunFolder
 from normec.promise import upper
+from normec.report.page import Shown, write
+from normec.runs import Record
+from normec.spending import evaluations_of
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "c0": {"loss": 1.0, "accuracy": 0.5, "num-examples": 10},
@@ -152,10 +156,54 @@ def test_the_claim_says_training_and_evaluation_together(trust: Any, tmp_path: P
     own = epsilon(Mechanism(trust, "zero-out", 1.0, 4.0, full, 2, 3), 1e-6).epsilon
     summary = json.loads((tmp_path / "server" / "summary.json").read_text())
     assert summary["evaluation"]["epsilon"] == pytest.approx(own)
+    assert summary["evaluation"]["training"] == {"epsilon": pytest.approx(training), "delta": 1e-5}
     assert summary["evaluation"]["together"] == {"epsilon": pytest.approx(training + own), "delta": pytest.approx(1.1e-5)}
-    assert f"on their own data: (ε = {upper(own)}, δ = 1e-06), noise multiplier 4." in summary["claim"]
-    assert f"Training and evaluation together: (ε = {upper(training + own)}, δ = 1.1e-05)." in summary["claim"]
-    assert summary["epsilon"] == pytest.approx(training)
+    assert (summary["epsilon"], summary["delta"]) == (pytest.approx(training + own), pytest.approx(1.1e-5))
+    assert summary["claim"].startswith(f"Client-level (ε = {upper(training + own)}, δ = 1.1e-05) differential privacy")
+    assert f"training, (ε = {upper(training)}, δ = 1e-05), and 3 evaluations by the clients" in summary["claim"]
+    assert f"(ε = {upper(own)}, δ = 1e-06) at noise multiplier 4." in summary["claim"]
+    if trust == "local":  # every client takes part in all of both
+        assert summary["epsilon_realised_max"] == pytest.approx(training + own)
+
+
+def at(trust: Any, noise: float, releases: int, delta: float) -> float:
+    return epsilon(Mechanism(trust, "zero-out", 1.0, noise, normec.Full(), 2, releases), delta).epsilon if releases else 0.0
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_every_epsilon_of_the_run_covers_its_evaluations(trust: Any, tmp_path: Path, command: Any) -> None:
+    """After round k of 5: k rounds at z = 2 and, evaluated every 2 rounds and at the end, k // 2 (3 at last) at z = 4."""
+    run(tmp_path, federation(tmp_path, trust), private(trust), every=2, noise_multiplier=4.0, delta=1e-6)
+    folder = tmp_path / "server"
+    rows = [json.loads(line)["epsilon"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    right = [at(trust, 2.0, k, 1e-5) + at(trust, 4.0, 3 if k == 5 else k // 2, 1e-6) for k in range(6)]
+    assert rows == pytest.approx(right, rel=1e-3) and all(row >= least - 1e-9 for row, least in zip(rows, right, strict=True))
+    record = Record.read(folder)
+    assert record.epsilon == record.metrics[-1]["epsilon"] == pytest.approx(right[-1])
+    shown = upper(right[-1])
+    assert f">{shown}<" in write(Shown.read([folder])) and upper(right[-1] - at(trust, 4.0, 3, 1e-6)) != shown
+    said = command("ledger", str(folder))
+    assert f"spent: ε = {shown} at δ = 1.1e-05" in said.out and "3 evaluations by the clients" in said.out
+    told = json.loads(command("ledger", str(folder), "--json").out)
+    assert (told["spent"]["epsilon"], told["spent"]["delta"]) == (pytest.approx(right[-1]), pytest.approx(1.1e-5))
+
+
+def test_a_run_without_the_ledger_of_its_evaluations_or_with_a_smaller_epsilon_is_refused(tmp_path: Path, command: Any) -> None:
+    run(tmp_path, federation(tmp_path, "central"), private("central"), every=2, noise_multiplier=4.0)
+    folder = tmp_path / "server"
+    whole = (folder / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in whole.splitlines()]
+    rows[-1]["epsilon"] = at("central", 2.0, 5, 1e-5)  # of the training alone
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(BadInput, match="names a smaller ε after round 5"):
+        Record.read(folder)
+    (folder / "metrics.jsonl").write_text(whole)
+    for path in (folder / "evaluation").glob("ledger.*"):
+        path.unlink()
+    for reader in (lambda: Record.read(folder), lambda: evaluations_of(RunFolder(folder))):
+        with pytest.raises(BadInput, match=r"evaluation/ledger\.jsonl is missing"):
+            reader()
+    assert command("ledger", str(folder)).code == 2
 
 
 def test_a_clients_own_account_holds_its_evaluations_too(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ def ledger(
     from normec.folder import RunFolder
     from normec.privacy.ledger import read
     from normec.privacy.table import NOISE_UNITS, ledger_overview
+    from normec.spending import evaluations_of
     from normec.tables import client_lines, ledger_lines, privacy_table
 
     folder = RunFolder(run)
@@ -185,7 +186,7 @@ def ledger(
     verified = read(folder.ledger)
     if not verified.lines:
         raise BadInput("DIR", f"={str(run)!r} holds a ledger without a whole line: its run was killed before its first round. Resume it.")
-    found = ledger_overview(verified)
+    found = ledger_overview(verified, evaluations_of(folder))
     rows = [found["spent"], *found["other_trusts"]] if found["spent"] else []
     parts: list[Any] = [privacy_table(rows, title="These releases, with this noise, under each trust model"), NOISE_UNITS] if rows else []
     answer(found, as_json, *ledger_lines(found), *parts)

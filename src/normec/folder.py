@@ -53,6 +53,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.settings = path / "checkpoint" / "settings.json"
         self.ledger = path / "ledger.jsonl"
+        self.evaluations = path / "evaluation" / "ledger.jsonl"
         self.summary = path / "summary.json"
         self.audit = path / "audit.json"
         self._output = path / "checkpoint" / "output.safetensors"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from normec.algorithms import Algorithm
 from normec.discrete_gaussian import LARGEST_SCALE
-from normec.errors import BadInput
+from normec.errors import BadInput, count
 from normec.noise import LATTICE_GAP, lattice_for, lattice_gap
 from normec.participation import OWN, Participation, scheme_of
 from normec.privacy import (
@@ -24,6 +24,7 @@ from normec.privacy import (
     realised,
     within_limit,
 )
+from normec.privacy.account import Evaluated
 
 SEEDED = "Seeded noise: for simulation, not for release."
 SECURE = "Secure noise, from the operating system's generator."
@@ -43,54 +44,77 @@ LARGEST_EPSILON = 1e4
 
 
 class Claim(NamedTuple):
-    """What a run promises. realised_max: the ε of the client that took part most, where participants add the noise."""
+    """What a run promises: ε and δ of all that it releases.
+
+    realised_max: the ε of the client that took part most, where participants add the noise.
+    """
 
     sentence: str
     realised_max: float | None
+    spent: Spent
+    delta: float
 
 
-def state_claim(mechanism: Mechanism, spent: Spent, delta: float, largest_exposure: float, limit: float | None) -> Claim:
+def state_claim(
+    mechanism: Mechanism, training: Spent, delta: float, largest_exposure: float, limit: float | None, evaluated: Evaluated | None = None
+) -> Claim:
     """The claim in words: unit, ε, δ, adjacency, trust, sampling, rounds and accountant; or that there is none.
 
-    largest_exposure: of all clients, the largest Σ 1/h_k over its rounds, where participants add the noise. limit: the
-    client_limit.
+    training, delta: of the rounds alone. largest_exposure: of all clients, the largest Σ 1/h_k over its rounds, where
+    participants add the noise. limit: the client_limit. evaluated: the clients' evaluations, which the claim covers as well.
     """
+    spent = evaluated.with_training(training) if evaluated else training
+    total = evaluated.with_delta(delta) if evaluated else delta
     if not mechanism.private:
         reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
-        return Claim(f"Not private: {reason}, ε = ∞.", None)
+        said = f" The clients evaluate the model {count(evaluated.number, 'time')}." if evaluated else ""
+        return Claim(f"Not private: {reason}, ε = ∞.{said}", None, spent, total)
     per_client = mechanism.trust in PER_CLIENT
-    busiest = realised(mechanism, delta, largest_exposure).epsilon if per_client else None
+    busiest = realised(mechanism, delta, largest_exposure).epsilon + (evaluated.spent.epsilon if evaluated else 0.0) if per_client else None
     beside = ""
     if busiest is not None:
         seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""
-        silent = f"; each client is silent before its own rounds spend more than ε = {limit:g}" if limit else ""
+        own = "training " if evaluated else ""
+        silent = f"; each client is silent before its own {own}rounds spend more than ε = {limit:g}" if limit else ""
         beside = f" (before sampling, without amplification{seen}{silent})"
     rate = "" if mechanism.sampling in ("full", OWN) else f" at rate {mechanism.rate:g}"
-    exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if delta >= 1 / mechanism.clients else ""
+    exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if total >= 1 / mechanism.clients else ""
     who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)
     sentence = (
-        f"Client-level (ε = {upper(spent.epsilon)}, δ = {delta!r}) differential privacy under {mechanism.adjacency} adjacency, "
+        f"Client-level (ε = {upper(spent.epsilon)}, δ = {total!r}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
         f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}{exposed}"
+        f"{_parts(training, delta, evaluated)}"
     )
-    return Claim(sentence, busiest)
+    return Claim(sentence, busiest, spent, total)
 
 
-def claim_table(mechanism: Mechanism, spent: Spent, claim: Claim, delta: float | None, noise: str) -> dict[str, Any]:
+def _parts(training: Spent, delta: float, evaluated: Evaluated | None) -> str:
+    """Of what a claim's ε and δ are the sum."""
+    if evaluated is None:
+        return ""
+    return (
+        f" Both cover training, (ε = {upper(training.epsilon)}, δ = {delta!r}), and {count(evaluated.number, 'evaluation')} by the clients "
+        f"on their own data, (ε = {upper(evaluated.spent.epsilon)}, δ = {evaluated.delta!r}) at noise multiplier "
+        f"{evaluated.noise_multiplier:.4g}."
+    )
+
+
+def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> dict[str, Any]:
     """A claim as the plain values of summary.json; what promises nothing has none. noise: "seeded" or "secure"."""
     private = mechanism.private
     return {
         "claim": claim.sentence,
         "private": private,
-        "epsilon": spent.epsilon if private else None,
+        "epsilon": claim.spent.epsilon if private else None,
         "epsilon_realised_max": claim.realised_max,
-        "delta": delta if private else None,
+        "delta": claim.delta if private else None,
         "unit": "client",
         "adjacency": mechanism.adjacency if private else None,
         "trust": mechanism.trust,
         "sampling": mechanism.sampling,
         "rate": mechanism.rate,
-        "accountant": spent.accountant if private else None,
+        "accountant": claim.spent.accountant if private else None,
         "noise_multiplier": mechanism.noise_multiplier,
         "noise_std": mechanism.noise_std,
         "sensitivity": mechanism.sensitivity if math.isfinite(mechanism.sensitivity) else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from normec.errors import BadInput, count
 from normec.folder import RunFolder
 from normec.privacy.account import Account
-from normec.privacy.ledger import read
+from normec.privacy.ledger import Ledger, read
 from normec.promise import REFUTED, claim_table, state_claim, upper
 from normec.version import __version__
 
@@ -34,11 +35,27 @@ def account_of(folder: RunFolder, private: bool) -> Account | None:
         return None
     try:
         ledger = read(folder.ledger)
-        return Account.of(ledger) if ledger.lines else _without_a_line(folder.ledger)
+        return Account.of(ledger, evaluations_of(folder)) if ledger.lines else _without_a_line(folder.ledger)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(str(folder.ledger), f" names no mechanism ({type(error).__name__}: {error}). {REMEDY}") from None
+
+
+def evaluations_of(folder: RunFolder) -> Ledger | None:
+    """The ledger of the evaluations by a deployment's clients; None of a run without them.
+
+    Raises:
+        BadInput: where it is damaged; where it is missing, and the run's settings ask for evaluations.
+    """
+    if folder.evaluations.exists():
+        found = read(folder.evaluations)
+        return found if found.lines else None  # killed before its first line, and before any round
+    settings = json.loads(folder.settings.read_text(encoding="utf-8")) if folder.settings.exists() else {}
+    if {"sizes", "evaluation"} <= settings.keys() and folder.visible_rounds():  # a deployment's
+        problem = " is missing, which counts what the clients' evaluations have released. Restore it, with ledger.head,"
+        raise BadInput(str(folder.evaluations), f"{problem} or leave this run out.")
+    return None
 
 
 def _without_a_line(path: Path) -> Account:
@@ -68,11 +85,11 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
         if "claim" in summary and not str(summary["claim"]).startswith("Not private"):
             raise BadInput(str(path), f" holds a claim, and its run promises nothing. {REMEDY}")
         return
-    spent = [account.spent, *([account.planned] if account.counted <= account.mechanism.rounds else [])]  # a server claims all it planned
     tables = []
-    for each in spent:
-        made = state_claim(account.mechanism, each, account.delta, account.largest_exposure, account.client_limit)
-        tables.append(claim_table(account.mechanism, each, made, account.delta, account.ledger.lines[0]["noise"]))
+    for planned in {False, account.ledger.counted() <= account.mechanism.rounds}:  # a server claims all it planned
+        training, evaluated = account.training(planned), account.planned_evaluations
+        made = state_claim(account.mechanism, training, account.own_delta, account.largest_exposure, account.client_limit, evaluated)
+        tables.append(claim_table(account.mechanism, made, account.ledger.lines[0]["noise"]))
     found = [_first_difference(table, summary) for table in tables]
     if None in found:
         return

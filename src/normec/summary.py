@@ -40,7 +40,7 @@ def summarize(plan: Plan, end: End, description: dict[str, Any]) -> dict[str, An
     chosen = plan.experiment
     covered = str(guarantee(chosen.algorithm, chosen.server, chosen.local, mechanism))
     return {
-        **claim_table(mechanism, end.claim, claim, plan.delta, privacy.noise),
+        **claim_table(mechanism, claim, privacy.noise),
         "algorithm": chosen.algorithm.name,
         "convergence": f"{end.theory['verdict']} (checked)" if end.theory else covered,
         "clients_at_limit": int(mechanism.silent(end.exposure).sum()),

@@ -110,8 +110,11 @@ def ledger_lines(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{count(found['lines'], 'line')}, the chain is whole",
         f"{count(found['releases'], 'release')} of {mechanism['rounds']} planned count, with {mechanism['noise']} noise under trust "
-        f"{mechanism['trust']}; the table is for those, δ = {mechanism['delta']!r}",
+        f"{mechanism['trust']}; the table is for those{', and for the evaluations' if found['evaluations'] else ''}, "
+        f"δ = {found['spent']['delta'] if found['spent'] else mechanism['delta']!r}",
     ]
+    if found["evaluations"]:
+        lines.append(f"{count(found['evaluations'], 'evaluation')} by the clients on their own data count as well: ε and δ add up")
     if found["retried"]:
         counting = "each counts once, as the same release" if mechanism["noise"] == "seeded" else "each attempt counts"
         lines.append(f"begun more than once: {', '.join(f'round {k}' for k in found['retried'])}; {counting}")

@@ -5,23 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normec.errors import count
 from normec.files import making
 from normec.flower.evaluation import ClientEvaluation
 from normec.flower.terms import Terms
 from normec.folder import line_of
 from normec.noise import to_lattice
-from normec.privacy import Spent, epsilon
+from normec.privacy import Spent, SpentSoFar, epsilon
+from normec.privacy.account import Evaluated
 from normec.privacy.ledger import Ledger
-from normec.promise import ledger_header, upper
+from normec.promise import ledger_header
 from normec.streams import Streams
 
 
@@ -46,6 +45,19 @@ class Evaluations:
     def spent(self) -> Spent:
         """ε of all evaluations that are planned."""
         return epsilon(self.mechanism, self._delta)
+
+    def spent_after(self, rounds_done: int) -> float:
+        """ε of the evaluations that count, and of the one that is due after so many rounds."""
+        counted = self.ledger.counted() if self.ledger else 0
+        return self._so_far.after(counted + self.due(rounds_done))
+
+    @cached_property
+    def _so_far(self) -> SpentSoFar:
+        return SpentSoFar(self.mechanism, self._delta)
+
+    def planned(self) -> Evaluated:
+        """All evaluations that are planned, which the experiment's claim covers."""
+        return Evaluated(self.mechanism.rounds, self.mechanism.noise_multiplier, self.spent(), self._delta)
 
     def due(self, rounds_done: int) -> bool:
         """Whether the clients are asked after so many rounds, and the ledger, where each attempt counts, has room for it."""
@@ -78,23 +90,15 @@ class Evaluations:
             self.ledger.release(k)
         return found
 
-    def claim(self, training: Spent, delta: float | None) -> tuple[str, Mapping[str, Any]]:
-        """What evaluation adds to the claim of the training, as a sentence and as plain values.
-
-        Both are bounds on what the same clients' data change, at their own δ: together they add up, ε with ε and δ with δ.
-        """
-        own, number = self.spent(), self.mechanism.rounds
-        said = f" The clients evaluate the model {count(number, 'time')}"
+    def table(self, training: Spent, delta: float | None) -> dict[str, Any]:
+        """As plain values of a summary, beside the training, whose ε and δ these are. ε is null where it is infinite."""
+        planned = self.planned()
+        number = {"number": planned.number}
         if not self.mechanism.private or delta is None:
-            return f"{said}, without noise.", {"number": number, "epsilon": None, "together": None}
-        total, total_delta = training.epsilon + own.epsilon, float(Decimal(repr(delta)) + Decimal(repr(self._delta)))
-        sentence = (
-            f"{said} on their own data: (ε = {upper(own.epsilon)}, δ = {self._delta!r}), noise multiplier "
-            f"{self.mechanism.noise_multiplier:.4g}. Training and evaluation together: (ε = {upper(total)}, δ = {total_delta!r})."
-        )
-        together = {"epsilon": _finite(total), "delta": total_delta}
-        values = {"epsilon": own.epsilon, "delta": self._delta, "noise_multiplier": self.mechanism.noise_multiplier, "together": together}
-        return sentence, {"number": number, **values}
+            return {**number, "epsilon": None, "together": None}
+        own = {"epsilon": planned.spent.epsilon, "delta": planned.delta, "noise_multiplier": planned.noise_multiplier}
+        together = {"epsilon": _finite(planned.with_training(training).epsilon), "delta": planned.with_delta(delta)}
+        return {**number, **own, "training": {"epsilon": _finite(training.epsilon), "delta": delta}, "together": together}
 
 
 def _finite(value: Any) -> Any:

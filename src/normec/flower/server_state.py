@@ -186,9 +186,9 @@ class ServerState:
         """Writes the model's arrays and the summary, and returns it."""
         last, privacy = self.rows[-1], self.terms.privacy
         summary = {
-            **claim_table(self.mechanism, self._claimed(), self.claim(), privacy.delta, privacy.noise),
+            **claim_table(self.mechanism, self.claim(), privacy.noise),
             "algorithm": self.terms.algorithm.name,
-            **({"evaluation": self.evaluations.claim(self._claimed(), privacy.delta)[1]} if self.evaluations else {}),
+            **({"evaluation": self.evaluations.table(self._claimed(), privacy.delta)} if self.evaluations else {}),
             "convergence": str(guarantee(self.terms.algorithm, self.optimizer, None, self.mechanism)),
             **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},
             "rounds": last["round"],
@@ -204,9 +204,8 @@ class ServerState:
     def claim(self) -> Claim:
         """What is promised for the planned rounds, or for those that the ledger counts where these are more or the run has ended."""
         limit, exposure = self.terms.privacy.client_limit, float(self._exposure().max()) if self.clients else 0.0
-        claim = state_claim(self.mechanism, self._claimed(), self.terms.privacy.delta or 0.0, exposure, limit)
-        beside = self.evaluations.claim(self._claimed(), self.terms.privacy.delta)[0] if self.evaluations else ""
-        return claim._replace(sentence=claim.sentence + beside)
+        evaluated = self.evaluations.planned() if self.evaluations else None
+        return state_claim(self.mechanism, self._claimed(), self.terms.privacy.delta or 0.0, exposure, limit, evaluated)
 
     def _claimed(self) -> Spent:
         counted = self.ledger.counted() if self.ledger else 0
@@ -239,6 +238,7 @@ class ServerState:
         """Adds a line to the metrics: evaluate_fn's `loss` and `accuracy` under the names of a simulation's."""
         self.seconds = time.perf_counter() - self._clock
         spent = self.spent.after(self.ledger.counted() if self.ledger else self.rounds_done)
+        spent += self.evaluations.spent_after(self.rounds_done) if self.evaluations else 0.0
         row = {
             "round": self.rounds_done,
             "train_loss": None,

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from normec.errors import BadInput
 from normec.participation import OWN, Full, Participation, participation_from_table
-from normec.privacy.account import Account
-from normec.privacy.accountant import epsilon, within_limit
+from normec.privacy.account import Account, Evaluated
+from normec.privacy.accountant import Spent, epsilon, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
@@ -135,20 +135,34 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, **memories, rounds=ledger.counted()))
 
 
-def ledger_overview(ledger: Ledger) -> dict[str, Any]:
+def _together(training: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
+    """A row of a training and one of its clients' evaluations, under the same trust model: ε and δ add up."""
+    spent = [Spent(math.inf if row["epsilon"] is None else row["epsilon"], row["accountant"]) for row in (training, evaluation)]
+    evaluated = Evaluated(evaluation["rounds"], evaluation["noise_multiplier"], spent[1], evaluation["delta"])
+    found = evaluated.with_training(spent[0])
+    bound = found.epsilon if math.isfinite(found.epsilon) else None
+    return {**training, "epsilon": bound, "delta": evaluated.with_delta(training["delta"]), "accountant": found.accountant}
+
+
+def ledger_overview(ledger: Ledger, evaluations: Ledger | None = None) -> dict[str, Any]:
     """What a verified ledger says, as plain values; ε is null where it is infinite.
+
+    evaluations: the ledger of its clients' evaluations, which every ε covers as well.
 
     spent: what the releases that count spend, as a row of `rows`, None without any; other_trusts: the same releases with this
     noise under the other trust models. retried: rounds, counted from 1, that were begun more than once.
     """
     header = ledger.lines[0]
-    busiest = Account.of(ledger).realised_max
-    found = of_ledger(ledger) if ledger.counted() else [None]
+    busiest = Account.of(ledger, evaluations).realised_max
+    found: list[Any] = of_ledger(ledger) if ledger.counted() else [None]
+    if evaluations and evaluations.counted() and ledger.counted():
+        found = [_together(*pair) for pair in zip(found, of_ledger(evaluations), strict=True)]
     return {
         "lines": len(ledger.lines),
         "torn": ledger.torn,
         "mechanism": {name: value for name, value in header.items() if name not in ("kind", "previous", "hash")},
         "releases": ledger.counted(),
+        "evaluations": evaluations.counted() if evaluations else 0,
         "retried": [k + 1 for k in ledger.retried()],
         "epsilon_realised_max": busiest if busiest is None or math.isfinite(busiest) else None,
         "spent": found[0],
