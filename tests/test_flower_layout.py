@@ -137,3 +137,34 @@ def test_layers_that_collect_statistics_are_refused_by_name() -> None:
     with pytest.raises(BadInput, match=r"its layer '1' \(BatchNorm1d\) collects statistics of the data, .* Use GroupNorm"):
         Layout.of_model(model, None)
     assert Layout.of_model(nn.Sequential(nn.Linear(2, 2), nn.GroupNorm(1, 2)), None)[1].d == 10
+
+
+def test_two_parameters_or_a_buffer_on_the_memory_of_one_are_one() -> None:
+    w = torch.arange(6.0)
+    module = torch.nn.Module()
+    module.a, module.b = torch.nn.Parameter(w), torch.nn.Parameter(w)
+    module.register_buffer("c", w)
+    arrays, layout = Layout.of_model(module, None)
+    assert (layout.d, layout.copies) == (6, (("b", "a"), ("c", "a")))
+    moved = layout.arrays(layout.flat(arrays) + 1, arrays)
+    assert all(moved[name].numpy().tolist() == [1, 2, 3, 4, 5, 6] for name in "abc")
+
+
+@pytest.mark.parametrize(
+    "view", [lambda w: w[3:], lambda w: w.t(), lambda w: w.view(-1), lambda w: w[0]], ids=["part", "turned", "flat", "row"]
+)
+@pytest.mark.parametrize("kind", ["module", "buffer", "state"])
+def test_tensors_that_share_memory_in_part_are_refused_by_name_and_the_remedy_works(kind: str, view: Any) -> None:
+    def model(other: torch.Tensor) -> Any:
+        if kind == "state":
+            return {"a": w, "b": other}
+        module = torch.nn.Module()
+        module.a = torch.nn.Parameter(w)
+        module.register_buffer("b", other) if kind == "buffer" else module.register_parameter("b", torch.nn.Parameter(other))
+        return module
+
+    w = torch.arange(25.0).view(5, 5)
+    with pytest.raises(BadInput, match="share memory and are not the same tensor") as error:
+        Layout.of_model(model(view(w)), None)
+    assert "'a'" in str(error.value) and "'b'" in str(error.value)
+    assert Layout.of_model(model(view(w).clone()), None)[1].d == 25 + (0 if kind == "buffer" else view(w).numel())

@@ -34,16 +34,17 @@ class Layout(NamedTuple):
         Raises:
             BadInput: for an array that is not there, or holds no floating-point numbers; for layers that collect statistics.
         """
+        if isinstance(model, ArrayRecord):
+            same = _firsts({name: key for name, array in model.items() if (key := _content(array))})
+            return model, cls.of(model, trained, tuple(same.items()))
         if isinstance(model, nn.Module):
             _refuse_what_collects_statistics(model)
-            parameters = dict(model.named_parameters(remove_duplicate=False))
             if trained is None:
-                trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-            arrays, same = ArrayRecord(model.state_dict()), _firsts({name: id(each) for name, each in parameters.items()})
-        elif isinstance(model, ArrayRecord):
-            arrays, same = model, _firsts({name: key for name, array in model.items() if (key := _content(array))})
-        else:
-            arrays, same = ArrayRecord(dict(model)), _firsts({name: _place(each) for name, each in model.items() if each.numel()})
+                trained = [name for name, each in model.named_parameters(remove_duplicate=False) if each.requires_grad]
+            model = model.state_dict()
+        same = _firsts({name: _place(each) for name, each in model.items() if each.numel()})
+        _refuse_what_overlaps({name: each for name, each in model.items() if each.numel() and name not in same})
+        arrays = ArrayRecord(dict(model))
         return arrays, cls.of(arrays, trained, tuple(same.items()))
 
     @classmethod
@@ -117,6 +118,18 @@ def _refuse_what_collects_statistics(module: nn.Module) -> None:
         if getattr(layer, "running_mean", None) is not None:
             problem = f": its layer {name!r} ({type(layer).__name__}) collects statistics of the data, which no message carries."
             raise BadInput("initial_arrays", f"{problem} Use GroupNorm.")
+
+
+def _refuse_what_overlaps(tensors: Mapping[str, Tensor]) -> None:
+    """Tensors that share a part of their memory, or all of it in another shape, are neither one parameter nor two."""
+    name, end = "", 0
+    for other, tensor in sorted(tensors.items(), key=lambda each: each[1].data_ptr()):
+        start = tensor.data_ptr()
+        if start < end:
+            problem = f": {name!r} and {other!r} share memory and are not the same tensor, so that neither can move alone."
+            raise BadInput("initial_arrays", f"{problem} Make one of them a copy (.clone()), or both the same tensor.")
+        length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        name, end = other, start + length * tensor.element_size()
 
 
 def _firsts(keys: Mapping[str, object]) -> dict[str, str]:
