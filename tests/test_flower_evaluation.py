@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import normec
 from normec.errors import BadInput
 from normec.hashed import unsealed
 from normec.privacy import Mechanism, epsilon
-from normec.privacy.ledger import read
+from normec.privacy.ledger import Ledger, read
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
@@ -274,3 +278,100 @@ def test_terms_with_an_evaluation_come_back_from_their_text_and_unsettled_ones_a
         table["evaluation"][name] = value
         with pytest.raises(BadInput, match=r"^evaluation"):
             Terms.read(json.dumps(table))
+    table = terms.table()
+    table["privacy"]["delta"] = None
+    with pytest.raises(BadInput, match=r"^privacy.delta is missing"):
+        Terms.read(json.dumps(table))
+
+
+class Killed(BaseException):
+    """What no handler of errors catches."""
+
+
+def killed_in_an_evaluation(patch: pytest.MonkeyPatch, moment: int) -> None:
+    """The nth step of durable bookkeeping since the first evaluation began is the last, counted before and after each."""
+    steps = itertools.count(1)
+    append = Ledger._append
+
+    def around(ledger: Ledger, kind: str, content: dict[str, Any]) -> None:
+        evaluating.update({"yes"} if ledger.path.parent.name == "evaluation" and kind == "intent" else ())
+        if evaluating and next(steps) == moment:
+            raise Killed
+        append(ledger, kind, content)
+        if evaluating and next(steps) == moment:
+            raise Killed
+
+    evaluating: set[str] = set()
+    patch.setattr(Ledger, "_append", around)
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_an_evaluation_that_a_crash_interrupts_counts_at_the_server_and_at_each_client_it_has_left(
+    trust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at every step of its first evaluation: nothing is asked twice, and who has answered counts it.
+
+    Under local at z = 1 four releases have ε = 9.997 and five 11.48, so that a limit of 11 allows four of train and evaluate.
+    """
+    privacy = normec.Privacy(trust=trust, noise_multiplier=1.0, delta=1e-5)
+    for moment in itertools.count(1):
+        directory, left = tmp_path / str(moment), Counter[tuple[str, str]]()
+
+        def leaves(said: dict[str, Any], reply: Message, left: Counter[tuple[str, str]] = left) -> Message:
+            left[reply.content[RECORD]["client"], said["task"]] += f"{RECORD}.message" in reply.content
+            return reply
+
+        grid = federation(directory, trust, max_epsilon=11.0 if trust == "local" else 100.0)
+        for node in grid.nodes.values():
+            node.spoil = leaves
+        with monkeypatch.context() as patch:
+            killed_in_an_evaluation(patch, moment)
+            try:
+                run(directory, grid, privacy, rounds=3, noise_multiplier=1.0)
+            except (Killed, normec.errors.NormecError) as error:
+                died = isinstance(error, Killed)
+            else:
+                died = False
+        ledger = directory / "server" / "evaluation" / "ledger.jsonl"
+        first = read(ledger).counted()
+        with contextlib.suppress(normec.errors.NormecError):
+            run(directory, grid, privacy, rounds=3, noise_multiplier=1.0)
+        for client in ANSWERS:
+            told = account(directory / client / client, 1e-5)
+            counted = {each["of"]: each["releases"] for each in told["experiments"]}
+            assert counted["training"] >= left[client, "train"] and counted.get("evaluation", 0) >= left[client, "evaluate"]
+            assert trust == "central" or left[client, "train"] + left[client, "evaluate"] <= 4
+        visible = (directory / "server" / "evaluation" / "metrics.jsonl").read_text().count("\n")
+        assert max(visible, *(left[client, "evaluate"] for client in ANSWERS)) <= read(ledger).counted() <= 3
+        assert read(ledger).counted() >= first and Record.read(directory / "server").epsilon is not None
+        assert died
+        if first > 1:  # in the second evaluation
+            break
+        assert first == (moment > 1)
+    assert moment > 20
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["older", "gone"])
+def test_a_server_that_has_lost_the_ledger_of_its_evaluations_does_not_go_on(older: bool, tmp_path: Path) -> None:
+    """After two of four rounds and evaluations; the older one is of the time after the first."""
+    evaluation = tmp_path / "server" / "evaluation"
+    asked = ClientEvaluation(noise_multiplier=2.0)
+    chosen = Strategy(
+        ALGORITHM, local_lr=0.5, clients=2, privacy=private("central"), folder=tmp_path / "server", wait=0.0, evaluation=asked
+    )
+    grid, start = federation(tmp_path, "central"), ArrayRecord({"x": torch.zeros(4)})
+
+    def look(current: int, arrays: ArrayRecord) -> None:
+        if current == 2:
+            shutil.copytree(evaluation, tmp_path / "old")
+        if current == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chosen.start(grid, start, num_rounds=4, evaluate_fn=look)  # type: ignore[arg-type]
+    shutil.rmtree(evaluation)
+    if older:
+        shutil.copytree(tmp_path / "old", evaluation)
+    for _ in range(2):
+        with pytest.raises(BadInput, match=rf"counts {int(older)} evaluations?, and 2 have begun"):
+            run(tmp_path, grid, private("central"), rounds=4, noise_multiplier=2.0)

@@ -49,6 +49,7 @@ def evaluations_of(folder: RunFolder) -> Ledger | None:
         BadInput: where it is damaged; where it is missing, and the run's settings ask for evaluations.
     """
     if folder.evaluations.exists():
+        check_covers(folder.evaluations.parent, 0)
         found = read(folder.evaluations)
         return found if found.lines else None  # killed before its first line, and before any round
     settings = json.loads(folder.settings.read_text(encoding="utf-8")) if folder.settings.exists() else {}
@@ -56,6 +57,20 @@ def evaluations_of(folder: RunFolder) -> Ledger | None:
         problem = " is missing, which counts what the clients' evaluations have released. Restore it, with ledger.head,"
         raise BadInput(str(folder.evaluations), f"{problem} or leave this run out.")
     return None
+
+
+def check_covers(folder: Path, begun: int) -> None:
+    """Refuses a ledger of evaluations, or its absence, where more of them have begun or were seen.
+
+    Raises:
+        BadInput: saying how many.
+    """
+    metrics, ledger = folder / "metrics.jsonl", folder / "ledger.jsonl"
+    known = max(begun, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
+    counted = read(ledger).counted() if ledger.exists() else 0
+    if counted < known:
+        problem = f" counts {count(counted, 'evaluation')}, and {known} have begun. Restore the newer one, with ledger.head."
+        raise BadInput(str(ledger), problem)
 
 
 def _without_a_line(path: Path) -> Account:

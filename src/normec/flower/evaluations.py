@@ -21,18 +21,20 @@ from normec.privacy import Spent, SpentSoFar, epsilon
 from normec.privacy.account import Evaluated
 from normec.privacy.ledger import Ledger
 from normec.promise import ledger_header
+from normec.spending import check_covers
 from normec.streams import Streams
 
 
 class Evaluations:
     """The evaluations of an experiment, in a folder of their own: a ledger, under privacy, and a line of metrics for each."""
 
-    def __init__(self, folder: Path, terms: Terms, evaluation: ClientEvaluation) -> None:
-        """Raises BadInput where the ledger is damaged, or of other terms."""
+    def __init__(self, folder: Path, terms: Terms, evaluation: ClientEvaluation, begun: int = 0) -> None:
+        """Raises BadInput where the ledger is damaged, of other terms, or counts less than the `begun` evaluations that are known."""
         self.folder, self.terms, self.evaluation, self.mechanism = folder, terms, evaluation, terms.evaluation_mechanism
         self.ledger: Ledger | None = None
         with making(folder):
             if self.mechanism.trust != "none":
+                check_covers(folder, begun)
                 privacy = terms.privacy.model_copy(update={"client_limit": None})
                 self.ledger = Ledger.open(
                     folder / "ledger.jsonl", ledger_header(self.mechanism, privacy, self._delta, self.spent().accountant)
@@ -48,8 +50,7 @@ class Evaluations:
 
     def spent_after(self, rounds_done: int) -> float:
         """ε of the evaluations that count, and of the one that is due after so many rounds."""
-        counted = self.ledger.counted() if self.ledger else 0
-        return self._so_far.after(counted + self.due(rounds_done))
+        return self._so_far.after(self.counted + self.due(rounds_done))
 
     @cached_property
     def _so_far(self) -> SpentSoFar:
@@ -61,8 +62,13 @@ class Evaluations:
 
     def due(self, rounds_done: int) -> bool:
         """Whether the clients are asked after so many rounds, and the ledger, where each attempt counts, has room for it."""
-        room = self.ledger is None or self.ledger.counted() < self.mechanism.rounds
+        room = self.counted < self.mechanism.rounds
         return room and self.evaluation.due(rounds_done, self.terms.sizes.rounds)
+
+    @property
+    def counted(self) -> int:
+        """How many evaluations count, under privacy."""
+        return self.ledger.counted() if self.ledger else 0
 
     def begin(self, k: int) -> None:
         """An evaluation of round k begins, and counts from here on."""

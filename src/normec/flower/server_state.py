@@ -30,7 +30,10 @@ from normec.streams import Streams
 from normec.theory.guarantees import guarantee
 from normec.version import __version__, versions
 
-COUNTS = ("experiment", "clients", "nodes", "settled", "attempt", "rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
+COUNTS = (
+    *("experiment", "clients", "nodes", "settled", "attempt", "rounds_done", "evaluated"),
+    *("transmissions", "bytes_up", "bytes_down", "seconds"),
+)
 """What a checkpoint holds beside the vectors."""
 
 
@@ -39,6 +42,7 @@ class ServerState:
     """Between two rounds. Nothing of it is a client's own: memories never leave the clients.
 
     nodes: by client, the node that it is bound to. settled: by client, the last attempt whose answer the server has counted.
+    evaluated: how many evaluations by the clients counted at the last checkpoint.
     attempt: the id of the present one. cohort: its participants, a mask (M,). exposure: (M,) Σ 1/h_k over each client's
     rounds, where participants add the noise.
     """
@@ -65,6 +69,7 @@ class ServerState:
     seconds: float = 0.0
     attempt: str = NEVER
     cohort: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    evaluated: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -94,7 +99,7 @@ class ServerState:
         )
         state._resume()
         if terms.evaluation is not None:
-            state.evaluations = Evaluations(folder.path / "evaluation", terms, terms.evaluation)
+            state.evaluations = Evaluations(folder.path / "evaluation", terms, terms.evaluation, state.evaluated)
         return state
 
     def _resume(self) -> None:
@@ -231,6 +236,7 @@ class ServerState:
         return tensors | {f"optimizer.{slot}": vector for slot, vector in zip(self.optimizer.slots, self.steps, strict=True)}
 
     def _checkpoint(self) -> None:
+        self.evaluated = self.evaluations.counted if self.evaluations else 0
         head = {"ledger": self.ledger.head} if self.ledger is not None else {}
         self.folder.save_checkpoint(self._tensors(), {name: getattr(self, name) for name in COUNTS} | head)
 

@@ -138,6 +138,8 @@ class Terms:
             raise BadInput("privacy.noise_multiplier", f"{problem} allows no round. Raise it, or leave client_limit out.")
         if terms.privacy.epsilon is not None or terms.privacy.stop_at is not None:
             raise BadInput("terms", " name an ε to be calibrated. Give the noise multiplier.")
+        if terms.privacy.trust != "none" and terms.privacy.delta is None:
+            raise BadInput("privacy.delta", " is missing, at which an ε could be stated. Give it.")
         if terms.evaluation is not None:
             terms.evaluation.check(terms.privacy)
         if terms.privacy.trust != "none" and terms.privacy.noise != "secure":
