@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -25,7 +26,9 @@ from flwr.clientapp import ClientApp
 from federation import Grid, Node, owner
 from normec.flower import ClientMod, Strategy
 from normec.flower.index import Account, Index
+from normec.flower.keeper import Keeper
 from normec.flower.owner import Owner, account, spent
+from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
 from normec.privacy.ledger import Ledger
 
@@ -152,8 +155,7 @@ def test_whatever_is_lost_of_a_clients_directory_its_limit_holds(
             harm(path, was)
     grid = federation(tmp_path)
     goes_on = train(tmp_path, "first", grid)
-    if not (lost == "everything" and harm in (remove, older)):  # between experiments nothing inside can tell
-        train(tmp_path, "second", grid)
+    train(tmp_path, "second", grid)
     released = 4 + sent(grid)
     assert gaussian(released) <= LIMIT
     try:
@@ -262,3 +264,47 @@ def test_an_index_of_another_client_is_not_taken(after_three: Path, tmp_path: Pa
         Owner.of({**owner(tmp_path, "c1"), "client-id": "c2"}).index()
     assert json.loads((tmp_path / "c1" / "c1" / "index.head").read_text())[0] == 5
     assert np.isfinite(account(tmp_path / "c1" / "c2", 1e-5)["epsilon"])
+
+
+@pytest.mark.parametrize("was", ["nothing", "old1", "old2"])
+def test_a_directory_that_a_server_has_shown_to_be_older_takes_no_part_in_other_experiments(
+    was: str, after_three: Path, command: Any, tmp_path: Path
+) -> None:
+    """It has forgotten releases in one experiment, and perhaps in others; the newest copy, restored, goes on to its limit."""
+    shutil.copytree(after_three, tmp_path, dirs_exist_ok=True)
+    shutil.move(tmp_path / "c1", tmp_path / "newest")
+    if was != "nothing":
+        shutil.copytree(tmp_path / was, tmp_path / "c1")
+    grid = federation(tmp_path)
+    train(tmp_path, "first", grid)
+    assert "state-dir is an older copy" in train(tmp_path, "second", grid)
+    assert sent(grid) == 0
+    told = command("ledger", str(tmp_path / "c1" / "c1"))
+    assert "all together: unknown: this directory is an older copy" in told.out
+    shutil.rmtree(tmp_path / "c1")
+    shutil.copytree(tmp_path / "newest", tmp_path / "c1")
+    train(tmp_path, "third", grid)
+    assert sent(grid) == ALLOWED - 4
+
+
+def test_a_server_that_goes_back_is_no_sign_of_an_older_directory(tmp_path: Path) -> None:
+    """Its settled attempt is older than those that the client has seen; one that is newer than all is such a sign."""
+    client = Owner.of(owner(tmp_path, "c1"))
+    sizes = Sizes(local_lr=0.5, clients=2, rounds=9, parameters=4)
+    privacy = normec.Privacy(trust="local", noise_multiplier=1.0, delta=1e-5)
+    terms = Terms.settled(normec.FedNormEC(beta=0.1, server_lr=1.0), normec.Full(), privacy, sizes)
+    attempts = [f"{number:032x}" for number in range(7)]
+
+    def asked(attempt: str, settled: str) -> None:
+        with Keeper(client, "e" * 32, terms) as keeper:
+            keeper.begin(attempt)
+            keeper.propose(attempt, keeper.settle(settled))
+
+    for before, attempt in itertools.pairwise(attempts[:4]):
+        asked(attempt, before)
+    with pytest.raises(BadInput, match="has counted attempt"):
+        asked(attempts[4], attempts[1])
+    assert not client.index().outdated
+    with pytest.raises(BadInput, match="has counted attempt"):
+        asked(attempts[6], attempts[5])
+    assert client.index().outdated

@@ -135,6 +135,11 @@ def client_lines(found: dict[str, Any]) -> list[str]:
     ]
     if found["unprotected"]:
         return [*lines, "all together: ε = ∞: messages have left without noise"]
+    if found["outdated"]:
+        return [
+            *lines,
+            "all together: unknown: this directory is an older copy, and has forgotten releases",
+        ]
     return [*lines, f"all together: ε = {upper(found['epsilon'])} at δ = {found['delta']:g}"]
 
 

@@ -23,6 +23,8 @@ INDEX, TRAINING, MEMORY, ATTEMPT = "index.jsonl", "ledger.jsonl", "memory.safete
 """Of a client's directory, and of an experiment's folder in it: the ledger of its training, the memories, the last attempt."""
 UNPROTECTED = "unprotected"
 """The file in a client's directory that says that something has left it without noise; the index says so, too."""
+OUTDATED = "outdated"
+"""A line of the index: the directory was restored from an older copy."""
 
 
 class Account(NamedTuple):
@@ -83,6 +85,11 @@ class Index:
         noted = self._chain is not None and any(line["kind"] == UNPROTECTED for line in self._chain.lines)
         return noted or (self.folder / UNPROTECTED).exists()
 
+    @property
+    def outdated(self) -> bool:
+        """Whether a server has counted an answer of this client of which the directory, then an older copy, knew nothing."""
+        return self._chain is not None and any(line["kind"] == OUTDATED for line in self._chain.lines)
+
     def begin(self) -> None:
         """Makes the index, in a directory that exists, before anything else is made there."""
         if self._chain is None or self._chain.torn:
@@ -99,6 +106,10 @@ class Index:
     def behind(self, path: Path, ledger: Ledger) -> bool:
         """Whether a ledger holds an intent that was not noted, of a process that was killed."""
         return ledger.counted() > self._noted.get(self.key(path), Account({}, 0)).releases
+
+    def note_outdated(self, experiment: str) -> None:
+        """Writes down that the directory has forgotten releases in an experiment, and so perhaps in others."""
+        self._append(OUTDATED, {"experiment": experiment})
 
     def note_unprotected(self) -> None:
         """Writes down that something leaves without noise."""

@@ -66,6 +66,7 @@ class Keeper:
         self._lock: Lock | None = None
         self._kept: Kept | None = None
         self._mark = Mark(self.path, 0, "")
+        self._before = NEVER
         if self.folder.exists():
             self._open()
 
@@ -103,6 +104,8 @@ class Keeper:
         if attempt == kept.proposed != NEVER:
             kept = Kept(attempt, kept.next, NEVER, self._zeros())
         elif attempt != kept.settled:
+            if attempt > self._before:  # ids of attempts are in their order
+                self.owner.mark_outdated(self.experiment)
             problem = f": the server has counted attempt {attempt} and {self.path} does not hold it, having been lost or restored."
             raise BadInput("memory", f"{problem} This client cannot go on in experiment {self.experiment}; start a new one.")
         self._kept = kept
@@ -126,10 +129,10 @@ class Keeper:
             self._open()
         path, ledger = self.folder / ATTEMPT, self._ledger(TRAINING)
         if path.exists():
-            before, mark = read_attempt(path)
+            self._before, mark = read_attempt(path)
             mark.check(ledger)
-            if attempt <= before:
-                raise BadInput("instruction", f": attempt {attempt} is not newer than {before}, which this client has seen.")
+            if attempt <= self._before:
+                raise BadInput("instruction", f": attempt {attempt} is not newer than {self._before}, which this client has seen.")
         write_atomically(path, lambda: " ".join((attempt, *map(str, mark_of(ledger)))).encode())
 
     def intend(self, k: int, of: str = TRAINING) -> Ledger:

@@ -130,6 +130,11 @@ class Owner(Settings):
             self.index().note_unprotected()
             write_atomically(marker, lambda: b"Messages of this client have left it without noise: with them epsilon is infinite.\n")
 
+    def mark_outdated(self, experiment: str) -> None:
+        """Writes down that this directory has forgotten releases."""
+        with making(self.folder), self.writing():
+            self.index().note_outdated(experiment)
+
     def check_budget(self, index: Index, planned: Mapping[str, Account]) -> None:
         """Refuses releases with which all experiments would spend more than the owner allows.
 
@@ -143,6 +148,11 @@ class Owner(Settings):
         if index.unprotected:
             problem = f"={self.max_epsilon:g} of this client's owner cannot hold any more: messages have left without protection before"
             raise BadInput("max-epsilon", f"{problem} ({UNPROTECTED} in its directory).")
+        if index.outdated:
+            problem = (
+                f"={self.max_epsilon:g} of this client's owner cannot hold: its state-dir is an older copy, which has forgotten releases."
+            )
+            raise BadInput("max-epsilon", f"{problem} Restore the newer one, or take a new one and a max-epsilon lower by what was spent.")
         accounts = {**index.accounts, **planned}
         total = spent(accounts.values(), self.delta)
         if not total <= self.max_epsilon:
@@ -160,7 +170,7 @@ def account(folder: Path, delta: float) -> dict[str, Any]:
     for path in sorted(folder.glob("*/*.jsonl")):
         read(path)
     index = Index(folder)
-    total = math.inf if index.unprotected else spent(index.accounts.values(), delta)
+    total = math.inf if index.unprotected or index.outdated else spent(index.accounts.values(), delta)
     return {
         "experiments": [
             {
@@ -172,6 +182,7 @@ def account(folder: Path, delta: float) -> dict[str, Any]:
             for key, found in sorted(index.accounts.items())
         ],
         "unprotected": index.unprotected,
+        "outdated": index.outdated,
         "epsilon": total if math.isfinite(total) else None,
         "delta": delta,
     }
