@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from normec.errors import BadInput, NormecError, TrainingFailed
     from normec.evaluation import Evaluation
     from normec.experiment import Theory
+    from normec.exported import export_onnx
     from normec.local import GD, IG, RR, SGD, SO
     from normec.participation import Fixed, Full, Poisson
     from normec.privacy import Privacy
@@ -58,6 +59,7 @@ _HOMES = {
     "normec.engine": ("Engine",),
     "normec.evaluation": ("Evaluation",),
     "normec.experiment": ("Theory",),
+    "normec.exported": ("export_onnx",),
     "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
     "normec.local": ("GD", "IG", "RR", "SGD", "SO"),
     "normec.participation": ("Fixed", "Full", "Poisson"),
@@ -74,8 +76,8 @@ __all__ = [
     "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "Evaluation",
     "FedAvg",
     "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
-    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "contract", "federation_from_huggingface",
-    "federation_from_partitioner", "load_model", "register", "train",
+    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "contract", "export_onnx",
+    "federation_from_huggingface", "federation_from_partitioner", "load_model", "register", "train",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normec.commands import audit, experiments, flower
+from normec.commands import audit, experiments, export, flower
 from normec.commands.answers import TrustCode, answer, as_text, escaped, split
 from normec.commands.endings import in_one_sentence
 from normec.commands.help import Commands
@@ -278,6 +278,7 @@ app.command()(experiments.sweep)
 app.command()(experiments.paper)
 app.command()(experiments.report)
 app.command()(audit.audit)
+app.command()(export.export)
 app.command()(flower.flower_app)
 app.command()(flower.flower_run)
 

@@ -20,11 +20,22 @@ from normec.models.zoo import MODELS
 
 
 def saved_as(plan: Plan) -> dict[str, Any]:
-    """What makes the module of a run again: its factory if that has a name, the shape of a sample, the numbers of classes and outputs."""
+    """What makes the module of a run again, and says how to use it.
+
+    Its factory if that has a name, the shape of a sample and whether it holds integers, the numbers of classes and outputs, the names
+    of the classes.
+    """
     data = plan.experiment.data
     classes = len(data.classes) if data.classes else None
     outputs = outputs_asked(plan.experiment.loss, data.y, classes)
-    return {"factory": address(plan.experiment.model), "input_shape": list(data.x.shape[1:]), "classes": classes, "outputs": outputs}
+    return {
+        "factory": address(plan.experiment.model),
+        "input_shape": list(data.x.shape[1:]),
+        "integers": not data.x.is_floating_point(),
+        "classes": classes,
+        "names": list(data.classes or ()),
+        "outputs": outputs,
+    }
 
 
 def load_model(folder: Path | str, model: Factory | None = None, *, best: bool = False) -> nn.Module:
@@ -36,6 +47,11 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
     Raises:
         BadInput: for a folder without a model, and for a factory that makes another module.
     """
+    return made_again(folder, model, best)[0]
+
+
+def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[nn.Module, dict[str, Any]]:
+    """The module as `load_model` returns it, and what `saved_as` wrote beside it."""
     here = RunFolder(Path(folder))
     path = here.path / (BEST if best else MODEL)
     if not path.is_file():
@@ -52,7 +68,8 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
     _check_is_of_its_run(here, path)
     if model is None and (known is None or known.name not in MODELS):
         made = f"was made by {known.name}" if known else "was given as a module, or made by a function without a name to import"
-        raise BadInput("model", f": the model of {folder} {made}. Give that module or function: normec.load_model(folder, model=MODEL).")
+        give = "model=MODEL in Python, --model package.module:factory of normec export"
+        raise BadInput("model", f": the model of {folder} {made}. Give that module or function: {give}.")
     module = build(model or factory(known or Model()), sample, classes, seed=0, outputs=outputs)
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     module = module.to(kinds.pop()) if len(kinds) == 1 else module
@@ -64,7 +81,7 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise BadInput("model", f": it makes another module than that of {folder} ({reason}). Give the factory that the run had.") from None
-    return module.eval()
+    return module.eval(), saved
 
 
 def _check_is_of_its_run(folder: RunFolder, path: Path) -> None:

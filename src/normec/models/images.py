@@ -33,7 +33,7 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, outputs) of images (n, channels, height, width), or of the same numbers in another shape."""
-        y: Tensor = self.head(self.features(x.reshape(len(x), *self.input_shape)).flatten(1))
+        y: Tensor = self.head(self.features(x.reshape(x.shape[0], *self.input_shape)).flatten(1))
         return y
 
 
@@ -57,7 +57,7 @@ class ResNet20(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, outputs) of images (n, channels, height, width), or of the same numbers in another shape."""
-        y: Tensor = self.head(self.blocks(self.entry(x.reshape(len(x), *self.input_shape))).mean(dim=(2, 3)))
+        y: Tensor = self.head(self.blocks(self.entry(x.reshape(x.shape[0], *self.input_shape))).mean(dim=(2, 3)))
         return y
 
 
