@@ -405,3 +405,38 @@ def test_cifar_says_which_files_it_leaves_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "test.parquet")
     with pytest.raises(normec.BadInput, match="is a FIFO, not a regular file"):
         load(Data(source="cifar10", path=str(tmp_path), clients=2), Streams(0))
+
+
+UPRIGHT = np.random.default_rng(0).integers(0, 256, (2, 3, 3)).astype(np.uint8)
+STORED = {
+    1: UPRIGHT, 2: UPRIGHT[:, ::-1], 3: UPRIGHT[::-1, ::-1], 4: UPRIGHT[::-1], 5: UPRIGHT.swapaxes(0, 1),
+    6: UPRIGHT.swapaxes(0, 1)[::-1], 7: UPRIGHT.swapaxes(0, 1)[::-1, ::-1], 8: UPRIGHT.swapaxes(0, 1)[:, ::-1],
+}  # fmt: skip
+"""How EXIF 2.32 stores an image by its orientation: 6 has the left edge as its top row, 8 the right one."""
+
+
+def test_orientation_of_exif_is_applied_to_folders_and_parquet_at_every_depth(tmp_path: Path) -> None:
+    rows = []
+    for orientation, pixels in STORED.items():
+        exif, file, label = Image.Exif(), io.BytesIO(), ("cat", "dog")[orientation % 2]
+        exif[0x0112] = orientation
+        Image.fromarray(pixels).save(file, format="PNG", exif=exif)
+        rows.append({"bytes": file.getvalue(), "path": None})
+        path = write(tmp_path / "flat" / label / f"{orientation}.png")
+        path.write_bytes(file.getvalue())
+        for suffix in ("png", "tif"):
+            path = write(tmp_path / suffix / label / f"{orientation}.{suffix}")
+            Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(path, exif=exif)
+    pq.write_table(pa.table({"img": rows, "label": [0, 1] * 4}), tmp_path / "flat.parquet")
+    expected = UPRIGHT.transpose(2, 0, 1) / 127.5 - 1
+    for source in ("flat", "flat.parquet", "png", "tif"):
+        x = federation(tmp_path / source).x.numpy()
+        wanted = expected if source.startswith("flat") else expected[:1]
+        np.testing.assert_allclose(x, np.broadcast_to(wanted, (8, *wanted.shape)), atol=1e-6, err_msg=source)
+
+
+def test_damaged_exif_leaves_an_image_as_it_is(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        file = write(tmp_path / label / "a.png")
+        Image.fromarray(UPRIGHT).save(file, exif=b"Exif\x00\x00nonsense")
+    np.testing.assert_allclose(federation(tmp_path).x.numpy()[0], UPRIGHT.transpose(2, 0, 1) / 127.5 - 1, atol=1e-6)

@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, features: str | Sequence[str], label: str, images: dict[str, Any]) -> Wanted:
-        return cls(features, label, Look.of(ImageSettings(**images), allowed("auto"), section="", upright=True))
+        return cls(features, label, Look.of(ImageSettings(**images), allowed("auto"), section=""))
 
 
 def federation_from_huggingface(

@@ -131,6 +131,7 @@ def _decoded(files: Sequence[Path], label_column: str, look: Look) -> tuple[Pixe
         with file.open("rb") as opened:
             for part in iter(lambda: opened.read(2**20), b""):
                 digest.update(part)
+    digest.update(b"upright")  # other than pixels kept by an earlier version, which did not turn them
     digest.update(b"" if look == Look(look.size_limit) else repr(look._replace(size_limit=0)).encode())
     flat = encoded.combine_chunks()
 
