@@ -38,9 +38,23 @@ def test_help_shows_whole_summaries_and_plain_brackets(command: Command) -> None
     assert "[required]" in command("ledger", "--help").out and "\\[" not in command("compare", "--help").out
 
 
-def test_a_mistyped_command_is_suggested_once(command: Command) -> None:
-    done = command("compar")
-    assert done.code == 2 and done.err.count("Did you mean 'compare'?") == 1
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compar"], "No such command 'compar'. Did you mean 'compare'? See normec --help."),
+        (["--versoin"], "No such option '--versoin'. Did you mean '--version'? See normec --help."),
+        (["train", "--rsume"], "No such option '--rsume'. Did you mean '--resume'? See normec train --help."),
+        (["ledger"], "Missing argument 'DIR'. See normec ledger --help."),
+        (["ledger", "run", "--delta", "x"], "Invalid value for '--delta': 'x' is not a valid float. See normec ledger --help."),
+    ],
+)
+def test_a_command_line_that_is_none_is_answered_in_one_line(command: Command, arguments: list[str], said: str) -> None:
+    assert command(*arguments) == Outcome(2, "", f"normec: {said}\n")
+
+
+def test_a_module_is_run_as_the_command_is() -> None:
+    done = subprocess.run([sys.executable, "-m", "normec", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"normec {normec.__version__}\n")
 
 
 def test_completion_can_be_installed(command: Command) -> None:

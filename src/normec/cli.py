@@ -60,8 +60,8 @@ def train(
     """Train one federated model.
 
     Without RUN.toml it is the built-in private demo on handwritten digits. Later settings win: the file first, then
-    key=value, such as privacy.epsilon=4; --dry-run prints all of them. The resolved configuration is written to DIR/run.toml,
-    from which the run can be repeated.
+    key=value, such as privacy.epsilon=4. docs/configuration.md says what each key means, and --dry-run prints all of them. The
+    resolved configuration is written to DIR/run.toml, from which the run can be repeated.
     """
     try:
         if dry_run and as_json:
@@ -289,4 +289,4 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # ε and α, where the terminal cannot show them
     with in_one_sentence(sys.argv[1:]):
-        app()
+        app(prog_name="normec")

@@ -1,12 +1,15 @@
-"""The help of the commands: whole summaries, and plain text."""
+"""The help of the commands, whole and plain, and one sentence on a command line that is none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 from typer.core import TyperGroup
+
+from normec.errors import BadInput
 
 
 class Commands(TyperGroup):
@@ -17,6 +20,16 @@ class Commands(TyperGroup):
         self.suggest_commands = False  # click suggests, and both would
         for command in self.commands.values():
             command.context_class = _Context
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """Parses what stands before a command's name."""
+        with _one_sentence():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Parses the rest, and runs the command."""
+        with _one_sentence():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line a command, or more where its summary is longer."""
@@ -32,6 +45,18 @@ class _Formatter(click.HelpFormatter):
 
 class _Context(click.Context):
     formatter_class = _Formatter
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turns what click would say on several lines into an error of our own."""
+    try:
+        yield
+    except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            raise
+        path = error.ctx.command_path if error.ctx else "normec"
+        raise BadInput("", f"{error.format_message()} See {path} --help.") from None
 
 
 def _summary(command: click.Command) -> str:
