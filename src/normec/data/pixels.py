@@ -16,6 +16,7 @@ from pydantic import Field
 
 from normec.data.checks import sizes_alone
 from normec.data.limits import check_size, regular_file
+from normec.data.orientation import upright
 from normec.errors import BadInput, count
 from normec.settings import Positive, Settings
 
@@ -34,9 +35,6 @@ OTHER_HALF = {
 """16 bits a channel, as Pillow calls them, and the same with the bytes in the other order."""
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)[:, None, None]
 """ITU-R 601, as Pillow weighs red, green and blue."""
-ORIENTATION = 0x0112
-ORIENTATIONS = {2: (0, True), 3: (2, False), 4: (2, True), 5: (1, True), 6: (3, False), 7: (3, True), 8: (1, False)}
-"""The EXIF tag, and for each of its values quarter turns to the left, after mirroring left and right."""
 DECODED_AT_ONCE = 256
 """Images that a core decodes before it takes the next ones."""
 
@@ -237,7 +235,7 @@ def _shallow(opened: Any, look: Look) -> np.ndarray:
 
     grey = look.channels == 1 or (look.channels is None and opened.mode in GREY)
     image = opened.convert("RGB") if not grey or opened.mode in COLOUR else opened
-    pixels = _upright(image.convert("L") if grey else image, opened)
+    pixels = upright(image.convert("L") if grey else image, opened)
     if look.resize:
         pixels = np.asarray(Image.fromarray(pixels).resize((look.resize[1], look.resize[0]), Image.Resampling.BILINEAR))
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -250,15 +248,15 @@ def _deep(source: Encoded, opened: Any, raw: str, name: str, setting: str) -> tu
         BadInput: for a kind whose full depth Pillow does not give.
     """
     if opened.mode.startswith("I;16") or (opened.mode == "I" and raw in ("I;16", "I;16B", "I;16N")):
-        return _upright(opened, opened)[None].astype(np.uint16), 4095.0 if raw == "I;12" else 65535.0
+        return upright(opened, opened)[None].astype(np.uint16), 4095.0 if raw == "I;12" else 65535.0
     if opened.mode in ("I", "F"):
-        return _upright(opened, opened)[None], 0.0
+        return upright(opened, opened)[None], 0.0
     if raw not in OTHER_HALF:
         problem = f": {name} is of a kind ({opened.mode}, stored as {raw or 'another'}) whose values are not read in full."
         raise BadInput(setting, f"{problem} Save it as RGB or grey of 8 or 16 bits, or give its values as arrays in an .npz file.")
     with _open(source) as twin:  # Pillow keeps the upper byte of two, and of the same bytes in the other order the lower one
         twin.tile = [_reordered(tile, OTHER_HALF[raw]) for tile in twin.tile]
-        upper, lower = (_upright(image, image)[..., :3].astype(np.uint16) for image in (opened, twin))
+        upper, lower = (upright(image, image)[..., :3].astype(np.uint16) for image in (opened, twin))
     return (upper << 8 | lower).transpose(2, 0, 1), 65535.0
 
 
@@ -281,17 +279,6 @@ def _as_wanted(values: np.ndarray, look: Look) -> np.ndarray:
         planes = [Image.fromarray(plane.astype(np.float32)).resize(size, Image.Resampling.BILINEAR) for plane in values]
         values = np.stack([np.asarray(plane) for plane in planes])
     return values if values.dtype == np.uint16 else values.astype(np.float32)
-
-
-def _upright(image: Any, opened: Any) -> np.ndarray:
-    """The pixels (height, width, …) of an image, turned as the EXIF data of its file say; Pillow turns TIFF while it decodes."""
-    pixels = np.asarray(image)
-    try:
-        turns, mirrored = ORIENTATIONS.get(opened.getexif().get(ORIENTATION), (0, False))
-    except Exception:  # whatever damaged EXIF data raise: the pixels are whole
-        return pixels
-    turned: np.ndarray = np.rot90(pixels[:, ::-1] if mirrored else pixels, turns)
-    return turned
 
 
 def _raw(opened: Any) -> str:
