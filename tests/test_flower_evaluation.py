@@ -33,7 +33,7 @@ from normec.flower.evaluations import Evaluations
 from normec.flower.owner import account
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
-from normec.folder import RunFolder
+from normec.folder import RunFolder, line_of
 from normec.promise import upper
 from normec.report.page import Shown, write
 from normec.runs import Record
@@ -196,12 +196,14 @@ def test_a_run_without_the_ledger_of_its_evaluations_or_with_a_smaller_epsilon_i
     run(tmp_path, federation(tmp_path, "central"), private("central"), every=2, noise_multiplier=4.0)
     folder = tmp_path / "server"
     whole = (folder / "metrics.jsonl").read_text()
-    rows = [json.loads(line) for line in whole.splitlines()]
+    rows = [unsealed(line) for line in whole.splitlines()]
     rows[-1]["epsilon"] = at("central", 2.0, 5, 1e-5)  # of the training alone
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "summary.json").rename(tmp_path / "summary.json")  # which names the hash of the metrics
+    (folder / "metrics.jsonl").write_text("".join(map(line_of, rows)))
     with pytest.raises(BadInput, match="names a smaller ε after round 5"):
         Record.read(folder)
     (folder / "metrics.jsonl").write_text(whole)
+    (tmp_path / "summary.json").rename(folder / "summary.json")
     for path in (folder / "evaluation").glob("ledger.*"):
         path.unlink()
     for reader in (lambda: Record.read(folder), lambda: evaluations_of(RunFolder(folder))):
