@@ -264,3 +264,23 @@ def test_a_bound_that_the_noise_drowns_is_told_with_the_ratio(tmp_path: Path, co
     )  # fmt: skip
     assert done.code == 0, done.err
     assert "its expected norm on the mean is 51 times the norm bound of a message" in done.out + done.err
+
+
+def test_ctrl_c_while_the_command_is_built_ends_in_one_line() -> None:
+    """Typer reads every command's signature after the module is imported; from the first command on Ctrl-C is an exception again."""
+    script = (
+        "import signal, sys, typer.main\n"
+        "sys.argv = ['normec', sys.argv[1]]\n"
+        "build = typer.main.get_command\n"
+        "pressing = lambda app: (signal.raise_signal(signal.SIGINT), build(app))[1]\n"
+        "if sys.argv[1] == '--help': typer.main.get_command = pressing\n"
+        "import normec.__main__\n"
+        "try: normec.__main__.main()\n"
+        "finally: print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+    )
+    ends = [
+        subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=False)
+        for word in ("--help", "algorithms")
+    ]
+    assert (ends[0].returncode, ends[0].stdout, ends[0].stderr) == (130, "", "normec: interrupted\n")
+    assert ends[1].returncode == 0 and ends[1].stdout.endswith("True\n")

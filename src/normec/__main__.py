@@ -5,25 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
+
+from normec.interrupts import end_at_once
 
 
 def main() -> None:
     """Builds the command, which Ctrl-C ends without a traceback, and runs it."""
-    quietly = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # otherwise whoever started it wants it ignored
-    if quietly:
-        signal.signal(signal.SIGINT, _end)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise whoever started it wants it ignored
+        signal.signal(signal.SIGINT, end_at_once)
     from normec.cli import main as command
 
-    if quietly:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     command()
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """At once: a library that is being imported might swallow an exception."""
-    os.write(2, b"normec: interrupted\n")
-    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from normec.commands.answers import TrustCode, answer, as_text, escaped, split
 from normec.commands.endings import in_one_sentence
 from normec.commands.help import Commands
 from normec.errors import BadInput, NormecError, printable
+from normec.interrupts import interruptible
 from normec.version import __version__
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """Private federated learning with guarantees that a run can check."""
+    interruptible()  # the command is built
 
 
 @app.command()
