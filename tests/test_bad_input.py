@@ -308,7 +308,7 @@ def test_directory_as_source(command: Command) -> None:
         ({"x": np.array(["a", "b"]), "y": np.array([0, 1])}, "type <U1"),
         ({"x": np.ones((4, 2)), "y": np.array([0, 1, 0, 1]), "client": np.array([0, 1])}, "array client"),
         ({"x": np.full((4, 2), np.nan), "y": np.array([0, 1, 0, 1])}, "4 rows"),
-        ({"x": np.array([{}, {}]), "y": np.array([0, 1])}, "cannot be read"),
+        ({"x": np.array([{}, {}]), "y": np.array([0, 1])}, "holds Python objects, which are not read"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, dtype=int)}, "empty"),
     ],
 )
