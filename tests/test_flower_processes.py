@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import normec
+from normec.folder import RUN
 from normec.hashed import read_with_hash
 from normec.privacy.ledger import read
 
@@ -65,7 +66,7 @@ class Federation:
 
     def checkpoint(self, experiment: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors, metadata = read_with_hash(self.folder / experiment / "checkpoint" / "state.safetensors")
-        return tensors, {key: json.loads(value) for key, value in metadata.items()}
+        return tensors, {key: json.loads(value) for key, value in metadata.items() if key != RUN}
 
     def client(self, number: int, experiment: str) -> Path:
         """A client's directory of an experiment."""
