@@ -44,8 +44,8 @@ GRIDS: dict[str, list[Settings]] = {
 def accuracies(task: tuple[Settings, int]) -> list[float]:
     """Test accuracy by round of the demo with these settings."""
     from normec.config import resolve
-    from normec.experiment import prepare
-    from normec.training import execute
+    from normec.runs.experiment import prepare
+    from normec.runs.loop import execute
 
     settings, seed = task
     run = execute(prepare(resolve(None, [*settings, f"seed={seed}"]).experiment()))

@@ -15,11 +15,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from normec.config import Tree, merge
-from normec.console import runs_going_on
-from normec.grid import Point
-from normec.runs import Record
-from normec.sweep import Sweep
+from normec.config import merge
+from normec.runs.record import Record
+from normec.settings import Tree
+from normec.studies.grid import Point
+from normec.studies.sweep import Sweep
+from normec.terminal.console import runs_going_on
 
 HERE = Path(__file__).parent
 RESULTS, PICTURE = HERE / "results" / "equal_epsilon.json", HERE.parent / "docs" / "images" / "equal_epsilon.png"

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from normec.algorithms import catalogue
-from normec.compare import Comparison
-from normec.contenders import Contender
+from normec.studies.compare import Comparison
+from normec.studies.contenders import Contender
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "family_comparison.json"

@@ -11,9 +11,9 @@ from torch import Tensor
 import normec
 from normec.config import resolve
 from normec.contract import check
-from normec.experiment import prepare
 from normec.operators import Operator, Uniform, row_norms, usable
-from normec.training import execute
+from normec.runs.experiment import prepare
+from normec.runs.loop import execute
 
 
 class Sign(Operator):

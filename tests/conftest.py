@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import normec
 from normec.cli import main
-from normec.folder import RunFolder
-from normec.memory import dense_rows
+from normec.engine.memory import dense_rows
+from normec.runs.folder import RunFolder
 
 
 class Point(nn.Module):

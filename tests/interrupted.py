@@ -21,8 +21,8 @@ import torch
 
 import normec
 from conftest import Point, checkpoint_of, half_square
-from normec.folder import RunFolder
 from normec.privacy.ledger import read
+from normec.runs.folder import RunFolder
 
 ROUNDS = 25
 CENTRES = np.random.default_rng(0).normal(size=(6, 40))

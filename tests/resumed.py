@@ -22,7 +22,7 @@ from torch import distributed
 import normec
 from conftest import Point, half_square
 from normec.algorithms import REGISTRY
-from normec.memory import dense_rows
+from normec.engine.memory import dense_rows
 from normec.streams import Streams
 
 CENTRES = np.random.default_rng(0).uniform(-2, 2, (13, 3, 6))
@@ -78,7 +78,7 @@ def train(folder: Path, resume: bool, algorithm: normec.Algorithm, noise: str = 
 def without_chance(patch: pytest.MonkeyPatch) -> None:
     """Makes secure noise zero and secret cohorts the seeded ones, so that a resumed run can be told from the whole one."""
     patch.setattr("normec.privacy.mechanism.with_secure_gaussian", lambda total, std, lattice: total)
-    patch.setattr("normec.experiment.Streams", lambda seed, secret_cohorts: Streams(seed))
+    patch.setattr("normec.runs.experiment.Streams", lambda seed, secret_cohorts: Streams(seed))
 
 
 def differences(folder: Path) -> list[str]:

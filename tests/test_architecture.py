@@ -14,8 +14,8 @@ TEMPLATES = {SOURCE / "flower" / "app", SOURCE / "flower" / "table_app"}
 
 def reading_order() -> list[str]:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    listing = text.split("```text", 1)[1].split("```", 1)[0]
-    return re.findall(r"^ *([\w/]+)\.py\b", listing, flags=re.MULTILINE)
+    listings = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
+    return [name for listing in listings for name in re.findall(r"^ *([\w/]+)\.py\b", listing, flags=re.MULTILINE)]
 
 
 def imported(path: Path) -> set[str]:
@@ -46,6 +46,18 @@ def test_modules_import_only_modules_above_them_in_the_list() -> None:
             members = [other] if other in order else [member for member in order if member.startswith(f"{other}/")]
             wrong += [f"{name} imports {member}" for member in members if order[member] >= position]
     assert not wrong
+
+
+def test_a_room_is_listed_in_one_piece_so_that_rooms_never_import_in_a_circle() -> None:
+    rooms = [name.rsplit("/", 1)[0] for name in reading_order() if "/" in name]
+    changes = [room for before, room in zip(["", *rooms], rooms, strict=False) if room != before]
+    assert len(changes) == len(set(changes))
+
+
+def test_only_what_every_room_stands_on_is_outside_of_them() -> None:
+    loose = {name for name in reading_order() if "/" not in name}
+    ground = {"errors", "settings", "version", "imports", "hashed", "files", "streams", "local", "machine"}
+    assert loose == ground | {"config", "cli"}
 
 
 def test_sources_are_small() -> None:

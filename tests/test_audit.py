@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import normec
 import normec.engine.clients
 import normec.privacy.mechanism
-import normec.training
+import normec.runs.loop
 from normec.algorithms import REGISTRY, Descent
 from normec.algorithms.base import ClientStep, client_step
 from normec.audit.canaries import Canaries
@@ -29,14 +29,14 @@ from normec.audit.run import Audit, prepare_audit
 from normec.audit.verdict import Verdict
 from normec.contract.small_runs import StopsAfter
 from normec.errors import BadInput, NormecError
-from normec.experiment import Experiment, Schedule
-from normec.folder import RunFolder
-from normec.noise import seeded_gaussian
 from normec.operators import Clipping
 from normec.privacy import Mechanism
-from normec.recorder import Recorder
+from normec.privacy.noise import seeded_gaussian
 from normec.report.page import Shown, write
-from normec.runs import Record
+from normec.runs.experiment import Experiment, Schedule
+from normec.runs.folder import RunFolder
+from normec.runs.record import Record
+from normec.runs.recorder import Recorder
 from normec.streams import Streams
 
 D, CLIENTS, ROUNDS = 600, 40, 300

@@ -14,10 +14,10 @@ import pytest
 
 import normec
 from conftest import Outcome
-from normec.compare import Comparison
-from normec.console import ConsoleObserver
-from normec.experiment import prepare
-from normec.training import execute
+from normec.runs.experiment import prepare
+from normec.runs.loop import execute
+from normec.studies.compare import Comparison
+from normec.terminal.console import ConsoleObserver
 
 Command = Callable[..., Outcome]
 

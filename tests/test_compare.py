@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 
 from conftest import Outcome
-from normec import outcomes
 from normec.algorithms import REGISTRY
-from normec.compare import Comparison, Trained
-from normec.config import Tree, resolve
-from normec.contenders import edges, spread
-from normec.experiment import prepare
-from normec.run_tables import _wider, comparison_notes, comparison_table, sweep_table
-from normec.runs import Record
-from normec.sweep import Sweep
-from normec.training import execute
+from normec.config import resolve
+from normec.runs.experiment import prepare
+from normec.runs.loop import execute
+from normec.runs.record import Record
+from normec.settings import Tree
+from normec.studies import outcomes
+from normec.studies.compare import Comparison, Trained
+from normec.studies.contenders import edges, spread
+from normec.studies.sweep import Sweep
+from normec.terminal.runs import _wider, comparison_notes, comparison_table, sweep_table
 
 Command = Callable[..., Outcome]
 SMALL = ("rounds=4", "data.clients=20")

@@ -15,9 +15,9 @@ import torch
 
 import normec
 from conftest import FailsAt, Outcome, checkpoint_of, quadratic, unless_refused, without_seconds
-from normec.folder import RunFolder
 from normec.privacy.ledger import read
-from normec.runs import Record
+from normec.runs.folder import RunFolder
+from normec.runs.record import Record
 
 Command = Callable[..., Outcome]
 CENTRES = list(np.random.default_rng(3).normal(size=(4, 3)))
@@ -42,8 +42,8 @@ def private_run(folder: Path, **choices: Any) -> normec.Run:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with every file that one leaves, of an audit too."""
     from normec.config import resolve
-    from normec.runs import start
-    from normec.training import execute
+    from normec.runs.loop import execute
+    from normec.studies.start import start
 
     folder = tmp_path_factory.mktemp("finished") / "run"
     choices = ["data.clients=4", "model.name=logistic", "rounds=2", "participation.scheme=full", "privacy.noise_multiplier=3"]

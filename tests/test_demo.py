@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from normec.config import resolve
-from normec.experiment import prepare
-from normec.training import execute
+from normec.runs.experiment import prepare
+from normec.runs.loop import execute
 
 
 @pytest.mark.parametrize("seed", range(5))

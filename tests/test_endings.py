@@ -17,9 +17,9 @@ import normec
 from conftest import Outcome, quadratic
 from normec.algorithms.server_steps import ServerAdam
 from normec.commands.answers import as_text
-from normec.console import Terminal
 from normec.errors import BadInput, TrainingFailed, printable
 from normec.hashed import read_with_hash, with_hash
+from normec.terminal.console import Terminal
 
 LONG = "x" * 300
 HOSTILE = "a\x1b[31mb\x9b2J\u202ec\x07"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import normec
 from conftest import quadratic, x_of
-from normec.experiment import Experiment, Schedule, prepare
+from normec.runs.experiment import Experiment, Schedule, prepare
 
 SIZES = (0, 1, 2, 3, 5, 5, 7, 12, 13, 33)
 RNG = np.random.default_rng(0)
@@ -165,7 +165,7 @@ def test_every_tensor_of_a_round_takes_the_runs_device(name: str, backend: Any, 
 
     from normec.contract import example
     from normec.contract.small_runs import experiment
-    from normec.training import execute
+    from normec.runs.loop import execute
 
     plan = prepare(replace(experiment(example(name), backend=backend), server=server))
     here = x_of(execute(plan))

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import normec
 from normec.evaluation import by_client, spread
-from normec.losses import client_losses, spans
+from normec.evaluation.losses import client_losses, spans
 from normec.models import FlatModel, Reading
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import normec
 from normec.config import resolve
-from normec.experiment import Experiment
+from normec.runs.experiment import Experiment
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import normec
 from conftest import Outcome
-from normec.models.text import CLASSES
+from normec.data.alphabet import CLASSES
 from normec.models.zoo import MODELS
 
 Command = Callable[..., Outcome]

@@ -338,7 +338,7 @@ def test_scaffold_with_a_client_that_holds_nothing(algorithm: normec.Algorithm, 
 
 
 def test_bytes_of_natural_compression_are_nine_bits_a_coordinate() -> None:
-    from normec.compressors import Natural
+    from normec.operators import Natural
 
     assert Natural().message_bytes(800) == 900 and Natural().message_bytes(1) == 2
 

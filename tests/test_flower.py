@@ -18,12 +18,12 @@ from torch import nn
 import normec
 from normec.algorithms.base import REGISTRY
 from normec.algorithms.error_feedback import ErrorFeedback
+from normec.engine.memory import Layout
 from normec.errors import BadInput, NormecError
-from normec.memory import Layout
 from normec.operators import Clipping
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import read
-from normec.promise import upper
+from normec.privacy.promise import upper
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 

@@ -33,11 +33,11 @@ from normec.flower.evaluations import Evaluations
 from normec.flower.owner import account
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
-from normec.folder import RunFolder, line_of
-from normec.promise import upper
+from normec.privacy.promise import upper
 from normec.report.page import Shown, write
-from normec.runs import Record
-from normec.spending import evaluations_of
+from normec.runs.folder import RunFolder, line_of
+from normec.runs.record import Record
+from normec.runs.spending import evaluations_of
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "c0": {"loss": 1.0, "accuracy": 0.5, "num-examples": 10},

@@ -19,9 +19,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import normec
-from normec.folder import RUN
 from normec.hashed import read_with_hash
 from normec.privacy.ledger import read
+from normec.runs.folder import RUN
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 

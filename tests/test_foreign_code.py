@@ -135,7 +135,7 @@ def test_an_interrupted_run_says_how_it_goes_on(command: Callable[..., Outcome],
 
     Path("F.toml").write_text(FILES["model.name"])
     with monkeypatch.context() as patch:
-        patch.setattr("normec.training.execute", interrupted)
+        patch.setattr("normec.runs.loop.execute", interrupted)
         for extra, flag in (([], " --trust-code"), (["model.name=logistic"], "")):
             out = f"run{len(extra)}"
             stopped = command("train", "F.toml", *extra, "--out", out, "--trust-code")

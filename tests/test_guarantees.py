@@ -19,8 +19,8 @@ from conftest import Outcome
 from normec.algorithms import Descent
 from normec.algorithms.base import REGISTRY
 from normec.models import FlatModel
-from normec.participation import Fixed, Full, Poisson
 from normec.privacy import Mechanism
+from normec.privacy.participation import Fixed, Full, Poisson
 from normec.theory.constants import Constants, constants, largest_eigenvalue
 from normec.theory.guarantees import guarantee
 from normec.theory.problems import half_squares, linear, quadratics
@@ -264,7 +264,7 @@ def test_smooth_operations_are_known(then: Callable[[torch.Tensor], torch.Tensor
 
 
 def test_an_estimated_bound_is_never_said_to_hold() -> None:
-    from normec.theory.certificate import lines
+    from normec.runs.verdict import lines
 
     run = checked(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)), loss=functional.cross_entropy, data=LABELLED)
     text = "\n".join(lines(run.summary["theory"]))

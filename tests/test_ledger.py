@@ -16,9 +16,9 @@ import torch
 
 import normec
 from conftest import FailsAt, Outcome, quadratic, x_of
-from normec.noise import lattice_for, to_lattice, with_secure_gaussian
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.ledger import Ledger, read
+from normec.privacy.noise import lattice_for, to_lattice, with_secure_gaussian
 
 Command = Callable[..., Outcome]
 CPU = torch.device("cpu")

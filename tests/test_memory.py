@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import normec
 from conftest import FailsAt, Outcome, checkpoint_of, quadratic
-from normec.memory import Layout, MappedFile, Memory, layout_for
+from normec.engine.memory import Layout, MappedFile, Memory, layout_for
 from normec.streams import Streams
 
 CENTRES = list(np.random.default_rng(0).uniform(-2, 2, (40, 5)))
@@ -29,7 +29,7 @@ def run(**choices: Any) -> normec.Run:
 
 def as_if_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "normec.experiment.layout_for", lambda slots, clients, like, computing, limit: layout_for(slots, clients, like, 1.0, limit)
+        "normec.runs.experiment.layout_for", lambda slots, clients, like, computing, limit: layout_for(slots, clients, like, 1.0, limit)
     )
 
 
@@ -156,7 +156,7 @@ def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layout_for(0, 10, LIKE, 1.0, 1) == Layout(lazy=False, mapped=False, expected=0)
     with pytest.raises(normec.BadInput, match=r"need 40,000,000,000,000,000,000 bytes, 1,000 of RAM are allowed and [\d,]+ are free"):
         layout_for(1, 10**18, LIKE, 1.0, 1000)
-    monkeypatch.setattr("normec.memory.available", lambda: 800)
+    monkeypatch.setattr("normec.engine.memory.available", lambda: 800)
     assert layout_for(1, 10, LIKE, 1.0, None).mapped is False and layout_for(1, 11, LIKE, 1.0, None).mapped
 
 

@@ -12,12 +12,12 @@ import torch
 from scipy.stats import chisquare, kstest
 
 import normec
-from normec import discrete_gaussian as module
-from normec.discrete_gaussian import discrete_gaussian
-from normec.noise import lattice_for, lattice_gap, with_secure_gaussian
-from normec.participation import Poisson
 from normec.privacy import Mechanism, SpentSoFar, epsilon
-from normec.promise import mechanism_for
+from normec.privacy import discrete_gaussian as module
+from normec.privacy.discrete_gaussian import discrete_gaussian
+from normec.privacy.noise import lattice_for, lattice_gap, with_secure_gaussian
+from normec.privacy.participation import Poisson
+from normec.privacy.promise import mechanism_for
 
 SUSPICIOUS = 1e-6
 """A p-value below this fails: once in a million runs of one test by chance."""

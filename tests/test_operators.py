@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normec.compressors import Natural, RandK, TopK
-from normec.operators import Clipping, Identity, Operator, SmoothedNormalization, row_norms
+from normec.operators import Clipping, Identity, Natural, Operator, RandK, SmoothedNormalization, TopK, row_norms
 
 OPERATORS = [
     SmoothedNormalization(1e-300),

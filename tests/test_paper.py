@@ -15,9 +15,9 @@ import pytest
 from conftest import Outcome
 from normec.config import parse_assignments
 from normec.errors import BadInput
-from normec.paper.experiments import FIGURES, SCALES, Experiments
-from normec.paper.pictures import caption
 from normec.privacy.table import Query, rows
+from normec.studies.paper.experiments import FIGURES, SCALES, Experiments
+from normec.studies.paper.pictures import caption
 
 Command = Callable[..., Outcome]
 
@@ -48,7 +48,7 @@ def test_every_scale_holds_the_paper_s_setting(scale: Any) -> None:
     """β and p as in the paper; the step of the server is γ; no γ without its β."""
     from importlib import resources
 
-    tree = tomllib.loads(resources.files("normec.paper").joinpath(f"{scale}.toml").read_text(encoding="utf-8"))
+    tree = tomllib.loads(resources.files("normec.studies.paper").joinpath(f"{scale}.toml").read_text(encoding="utf-8"))
     assert tree["figures"]["rates"] == [1.0, 0.5, 0.25] and tree["algorithm"]["alpha"] == 0.01
     if scale != "tiny":
         assert (tree["rounds"], tree["data"]["clients"], tree["local"]["batch_size"]) == (300, 20, 32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import normec
-from normec.participation import Fixed, Full, Poisson
+from normec.privacy.participation import Fixed, Full, Poisson
 from normec.streams import Streams
 
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import normec
 from conftest import quadratic
-from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon
 from normec.privacy.account import Account
 from normec.privacy.amplified import pld
 from normec.privacy.ledger import read
+from normec.privacy.participation import Fixed, Full, Participation, Poisson
 from normec.streams import Streams
 
 
@@ -398,7 +398,7 @@ def test_affordable_rounds_are_the_largest_number_that_fits(rounds: int) -> None
 
 
 def test_a_printed_noise_multiplier_keeps_its_epsilon() -> None:
-    from normec.promise import rounded_up
+    from normec.privacy.promise import rounded_up
 
     assert [rounded_up(noise) for noise in (1.2860001, 1.286, 0.0, 1e9, 9.99999)] == ["1.2861", "1.286", "0", "1e+09", "10"]
 

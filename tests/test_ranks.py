@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import failing_ranks
 import normec
-from normec.memory import NOWHERE, dense_rows, merged
+from normec.engine.memory import NOWHERE, dense_rows, merged
 from ranked import train
 from resumed import cases, run_and_resume, without_chance
 

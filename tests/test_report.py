@@ -16,7 +16,6 @@ import pytest
 
 import normec
 from conftest import Outcome, rewritten
-from normec.folder import RunFolder
 from normec.hashed import sealed
 from normec.report import sections
 from normec.report.claims import claim, voids
@@ -24,7 +23,8 @@ from normec.report.curves import curves, thinned
 from normec.report.groups import grouped
 from normec.report.markup import names
 from normec.report.page import read, write
-from normec.runs import Record
+from normec.runs.folder import RunFolder
+from normec.runs.record import Record
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 

@@ -193,7 +193,7 @@ def test_randomness_that_starts_late_is_keyed_too() -> None:
 
 
 def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
-    from normec.folder import RunFolder
+    from normec.runs.folder import RunFolder
 
     with RunFolder(tmp_path / "a").open(resume=False):
         (tmp_path / "a" / "run.toml").touch()

@@ -18,9 +18,9 @@ from torch import nn
 
 import normec
 from conftest import unless_refused
-from normec.folder import Output, RunFolder
 from normec.hashed import with_hash
 from normec.models import mlp, start_from
+from normec.runs.folder import Output, RunFolder
 
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 40)

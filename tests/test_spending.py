@@ -17,10 +17,10 @@ from conftest import FailsAt, Outcome, quadratic, rewritten
 from normec.privacy import Mechanism, epsilon
 from normec.privacy.account import Account
 from normec.privacy.ledger import read
-from normec.promise import upper
+from normec.privacy.promise import upper
 from normec.report.claims import claim
 from normec.report.page import Shown, write
-from normec.runs import Record
+from normec.runs.record import Record
 
 Command = Callable[..., Outcome]
 NOISE, RATE, ROUNDS, DELTA = 1.5, 0.5, 8, 1e-5
@@ -49,7 +49,7 @@ def crashes(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         raise OSError("crashed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("normec.folder.RunFolder.save_output", dies)
+        patch.setattr("normec.runs.folder.RunFolder.save_output", dies)
         for _ in range(times):
             with pytest.raises(OSError, match="crashed"):
                 private_run(folder, resume=True)

@@ -18,8 +18,8 @@ import pytest
 
 import normec
 from conftest import Outcome
-from normec.grid import expand
-from normec.sweep import Sweep
+from normec.studies.grid import expand
+from normec.studies.sweep import Sweep
 
 Command = Callable[..., Outcome]
 

@@ -13,9 +13,10 @@ from torch.nn import functional
 
 import normec
 from normec.data import Data, load
+from normec.data.alphabet import ALPHABET, CLASSES, encode
 from normec.data.readers import Table
 from normec.data.text import STRIDE, read_speakers
-from normec.models.text import ALPHABET, CLASSES, CharLM, encode
+from normec.models.text import CharLM
 from normec.streams import Streams
 
 PLAY = Path(__file__).parent.parent / "examples" / "text" / "play.txt"

@@ -18,10 +18,10 @@ from scipy.stats import binom
 
 import normec
 from conftest import FailsAt, Outcome, checkpoint_of, quadratic, x_of
-from normec.participation import Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, realised
 from normec.privacy.gaussian import gaussian_delta
 from normec.privacy.ledger import read
+from normec.privacy.participation import Fixed, Full, Participation, Poisson
 from normec.streams import Streams
 
 Command = Callable[..., Outcome]

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
         ServerStep,
         register,
     )
-    from normec.console import ConsoleObserver
     from normec.data import Federation
     from normec.data.huggingface import federation_from_huggingface, federation_from_partitioner
     from normec.engine import Engine
     from normec.errors import BadInput, NormecError, TrainingFailed
     from normec.evaluation import Evaluation
-    from normec.experiment import Theory
-    from normec.exported import export_onnx
     from normec.local import GD, IG, RR, SGD, SO
-    from normec.participation import Fixed, Full, Poisson
     from normec.privacy import Privacy
-    from normec.saved import load_model
-    from normec.training import Run, train
+    from normec.privacy.participation import Fixed, Full, Poisson
+    from normec.runs.experiment import Theory
+    from normec.runs.exported import export_onnx
+    from normec.runs.loop import Run, train
+    from normec.runs.model import load_model
+    from normec.terminal.console import ConsoleObserver
 
 _HOMES = {
     "normec.algorithms": (
@@ -53,19 +53,19 @@ _HOMES = {
         "DPSGD", "DPScaffold", "EF14", "EF21", "EF21SGDM", "FedAvg", "FedNormEC", "FedProx", "Scaffold", "ServerAdam", "ServerMomentum",
         "ServerStep", "register",
     ),
-    "normec.console": ("ConsoleObserver",),
+    "normec.terminal.console": ("ConsoleObserver",),
     "normec.data": ("Federation",),
     "normec.data.huggingface": ("federation_from_huggingface", "federation_from_partitioner"),
     "normec.engine": ("Engine",),
     "normec.evaluation": ("Evaluation",),
-    "normec.experiment": ("Theory",),
-    "normec.exported": ("export_onnx",),
+    "normec.runs.experiment": ("Theory",),
+    "normec.runs.exported": ("export_onnx",),
     "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
     "normec.local": ("GD", "IG", "RR", "SGD", "SO"),
-    "normec.participation": ("Fixed", "Full", "Poisson"),
+    "normec.privacy.participation": ("Fixed", "Full", "Poisson"),
     "normec.privacy": ("Privacy",),
-    "normec.saved": ("load_model",),
-    "normec.training": ("Run", "train"),
+    "normec.runs.model": ("load_model",),
+    "normec.runs.loop": ("Run", "train"),
 }  # fmt: skip
 """Where each public name lives; imported on first use, so that `normec --help` need not wait for torch."""
 

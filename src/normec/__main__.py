@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from normec.interrupts import end_at_once
+from normec.runs.interrupts import end_at_once
 
 
 def main() -> None:

@@ -18,17 +18,15 @@ from normec.data.settings import NEEDS
 from normec.engine import Engine
 from normec.errors import BadInput, nearest
 from normec.evaluation import Evaluation
-from normec.experiment import Experiment, Schedule, Theory
 from normec.imports import check_trust
 from normec.local import LocalMethod, local_from_table
 from normec.models import Model, factory, loss_function
 from normec.models.readings import wanted
-from normec.participation import Participation, participation_from_table
 from normec.privacy import Privacy
-from normec.settings import Settings
+from normec.privacy.participation import Participation, participation_from_table
+from normec.runs.experiment import Experiment, Schedule, Theory
+from normec.settings import Settings, Tree
 from normec.streams import Streams
-
-Tree = dict[str, Any]
 
 SECTIONS = ("data", "model", "local", "algorithm", "server", "participation", "privacy", "engine", "theory", "evaluation")
 DEFAULT_ALGORITHM = "fed-normec"

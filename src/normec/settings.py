@@ -25,6 +25,9 @@ Texts = Annotated[
     tuple[str, ...], Field(strict=False, description='a list of strings, such as ["a", "b"]; in a shell, quote it: \'KEY=["a", "b"]\'')
 ]
 
+Tree = dict[str, Any]
+"""Settings as TOML reads them: a dict of dicts."""
+
 K = TypeVar("K")
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from normec.algorithms.base import Algorithm, ClientStep, Context, Coverage, Slots, register
-from normec.compressors import Compressed
+from normec.operators import Compressed
 
 
 @register("ef14")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from normec.algorithms.base import Coverage, register
 from normec.algorithms.error_feedback import MomentumErrorFeedback
-from normec.compressors import Compressed
+from normec.operators import Compressed
 
 
 @register("ef21-sgdm")

@@ -17,8 +17,8 @@ from normec.data import Federation
 from normec.engine import Backend
 from normec.engine.loop import Failures, Task
 from normec.models import FlatModel
-from normec.noise import orthonormal_directions
-from normec.participation import Participation
+from normec.privacy.noise import orthonormal_directions
+from normec.privacy.participation import Participation
 from normec.streams import Streams
 
 LENGTH = 1e6

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normec.algorithms import Algorithm, ServerAdam, ServerMomentum, ServerStep, Slots
 from normec.errors import BadInput
-from normec.recorder import State
+from normec.runs.recorder import State
 
 EXACT = 1e-9
 """How far from affine, relatively, a map may be by rounding."""

@@ -18,13 +18,13 @@ from normec.audit.releases import Seen, released
 from normec.audit.verdict import Verdict
 from normec.audit.witness import Watching, Witness, refuse_to_draw
 from normec.errors import BadInput
-from normec.experiment import Experiment, Plan, prepare
-from normec.folder import RunFolder
-from normec.memory import available
+from normec.machine import available
 from normec.privacy import Privacy, SpentSoFar
-from normec.recorder import Observer
+from normec.runs.experiment import Experiment, Plan, prepare
+from normec.runs.folder import RunFolder
+from normec.runs.loop import Run, execute
+from normec.runs.recorder import Observer
 from normec.settings import Settings, Switch
-from normec.training import Run, execute
 
 STEPS = 20
 """After how many rounds, evenly spaced, ε is computed."""

@@ -14,11 +14,11 @@ from normec.algorithms import Algorithm, Context, ServerStep, Slots, client_step
 from normec.audit.canaries import CanaryBackend
 from normec.audit.evidence import LONGER, Evidence, Measured, Messages
 from normec.audit.releases import Seen, released
+from normec.engine.memory import Layout, Memory
 from normec.errors import BadInput, NormecError
-from normec.memory import Layout, Memory
 from normec.operators import margin, row_norms
 from normec.privacy import PER_CLIENT, Mechanism
-from normec.recorder import State
+from normec.runs.recorder import State
 from normec.streams import Streams
 
 STEP, NORM = 300, 4

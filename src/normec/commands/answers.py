@@ -19,7 +19,7 @@ TrustCode = Annotated[bool, typer.Option("--trust-code", help="Run the code that
 
 def answer(found: object, as_json: bool, *parts: Table | str) -> None:
     """Prints what a command found: as JSON, or as tables and lines."""
-    from normec.console import show
+    from normec.terminal.console import show
 
     if as_json:
         typer.echo(as_text(found))

@@ -27,13 +27,13 @@ def audit(
     Says whether the mechanism that ran is the one that was accounted. It ends with exit code 3 where a test is flagged.
     """
     from normec.audit.run import Audit, check_promise, prepare_audit
-    from normec.audit_tables import audit_lines, audit_table
     from normec.commands.answers import answer, split
     from normec.config import resolve
-    from normec.console import PREPARING, ConsoleObserver, progress
     from normec.engine.ranks import processes
-    from normec.folder import RunFolder, new_run_folder
-    from normec.promise import REFUTED
+    from normec.privacy.promise import REFUTED
+    from normec.runs.folder import RunFolder, new_run_folder
+    from normec.terminal.audit import audit_lines, audit_table
+    from normec.terminal.console import PREPARING, ConsoleObserver, progress
 
     if processes() > 1:
         raise BadInput("torchrun", " starts several processes, and an audit follows one. Start it as normec audit.")

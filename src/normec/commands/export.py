@@ -19,9 +19,9 @@ def export(
     Input `x` holds samples as the run read them, `outputs` the model's outputs; the number of samples is free. The names of the
     classes are in the file's metadata, `classes`.
     """
-    from normec.console import progress
-    from normec.exported import export_onnx
     from normec.models import Model, factory
+    from normec.runs.exported import export_onnx
+    from normec.terminal.console import progress
 
     with progress("exporting"):
         written = export_onnx(run, file, None if model is None else factory(Model(name=model)), best=best)

@@ -54,9 +54,9 @@ def flower_run(
     import sys
 
     from normec.config import parse_assignments
-    from normec.console import progress
     from normec.files import Lock, making
     from normec.flower.loopback import Run, federation
+    from normec.terminal.console import progress
 
     if owners not in ("local", "central", "none"):
         raise BadInput("owners", f"={owners!r} must be local, central or none.")

@@ -38,11 +38,11 @@ from normec.contract.small_runs import (
     variants,
 )
 from normec.errors import NormecError
-from normec.experiment import prepare
 from normec.operators import Identity, row_norms
-from normec.participation import Fixed, Full, Participation
 from normec.privacy import Mechanism, Privacy
-from normec.training import execute
+from normec.privacy.participation import Fixed, Full, Participation
+from normec.runs.experiment import prepare
+from normec.runs.loop import execute
 
 NEUTRAL: dict[str, Any] = {"server_normalize": False, "prox": 0.0}
 """Settings, where an algorithm has them, without which it would not find a minimiser exactly."""

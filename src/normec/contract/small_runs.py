@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from normec.algorithms import Algorithm, Context
 from normec.data import Federation
 from normec.engine import Engine
-from normec.experiment import Experiment, Schedule, prepare
-from normec.folder import RunFolder
+from normec.engine.memory import dense_rows
 from normec.local import GD, IG
-from normec.memory import dense_rows
-from normec.participation import Participation, Poisson
 from normec.privacy import Mechanism, Privacy
+from normec.privacy.participation import Participation, Poisson
+from normec.runs.experiment import Experiment, Schedule, prepare
+from normec.runs.folder import RunFolder
+from normec.runs.loop import execute
 from normec.streams import Streams
-from normec.training import execute
 
 CLIENTS, D, ROUNDS = 6, 12, 8
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normec.data.alphabet import CLASSES, encode
 from normec.data.checks import sizes_alone
 from normec.data.limits import check_size, regular_file
 from normec.data.readers import Table
 from normec.errors import BadInput, count
-from normec.models.text import CLASSES, encode
 
 BYTES_FOR_ONE = 6
 """Bytes of memory for each byte of JSON: a number in Python takes 32, and five characters or more in the file."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from normec.errors import BadInput
-from normec.memory import available
+from normec.machine import available
 
 OTHERS = {
     b"PK\x03\x04": ("a zip archive, as .xlsx, .ods and .zip are", "Save the sheet as .csv, or unpack the archive"),

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from normec.data.alphabet import CLASSES, encode
 from normec.data.limits import check_size, regular_file
 from normec.data.readers import Table
 from normec.errors import BadInput, count
-from normec.models.text import CLASSES, encode
 
 STRIDE = 5
 """Characters from the start of a window to the start of the next: each fifth one is predicted, and neighbours are less alike."""

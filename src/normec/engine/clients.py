@@ -14,14 +14,14 @@ from torch import Tensor
 from normec.algorithms import Algorithm, Context, Slots, check_bound, client_step
 from normec.data import Federation
 from normec.engine.loop import Backend, Task
+from normec.engine.memory import Memory
 from normec.engine.ranks import Ranks
 from normec.engine.workers import Workers
 from normec.errors import ModelFailed, TrainingFailed, count, some_of
 from normec.local import LocalMethod
-from normec.memory import Memory
 from normec.models import FlatModel, LocalSteps
-from normec.noise import to_lattice
 from normec.operators import row_norms, usable
+from normec.privacy.noise import to_lattice
 from normec.streams import Streams
 
 SAMPLES_KEPT = 2**14

@@ -21,8 +21,8 @@ from normec.flower.layout import Layout
 from normec.flower.owner import EVALUATION, Owner
 from normec.flower.terms import Terms
 from normec.flower.wire import RECORD, Answer, Instruction, plain
-from normec.noise import to_lattice
 from normec.privacy import Mechanism
+from normec.privacy.noise import to_lattice
 from normec.streams import Streams
 
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`

@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.noise import lattice_for, to_lattice
-from normec.participation import Full
 from normec.privacy import Mechanism, Privacy, calibrate
 from normec.privacy.mechanism import SMALLEST_NOISE, Epsilon, NoiseMultiplier
+from normec.privacy.noise import lattice_for, to_lattice
+from normec.privacy.participation import Full
 from normec.settings import Count, OpenUnit, Positive, Settings
 
 WEIGHT = "num-examples"

@@ -15,13 +15,13 @@ from torch import Tensor
 from normec.files import making
 from normec.flower.evaluation import ClientEvaluation
 from normec.flower.terms import Terms
-from normec.folder import line_of
-from normec.noise import to_lattice
 from normec.privacy import Spent, SpentSoFar, epsilon
 from normec.privacy.account import Evaluated
 from normec.privacy.ledger import Ledger
-from normec.promise import ledger_header
-from normec.spending import check_covers
+from normec.privacy.noise import to_lattice
+from normec.privacy.promise import ledger_header
+from normec.runs.folder import line_of
+from normec.runs.spending import check_covers
 from normec.streams import Streams
 
 

@@ -20,7 +20,7 @@ from normec.flower.owner import EVALUATION, PATIENCE, Owner
 from normec.flower.terms import Terms
 from normec.privacy import Mechanism
 from normec.privacy.ledger import Ledger, read
-from normec.promise import ledger_header
+from normec.privacy.promise import ledger_header
 from normec.settings import difference
 
 NEVER = "0" * 32

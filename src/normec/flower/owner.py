@@ -14,10 +14,10 @@ from normec.errors import BadInput, count, nearest
 from normec.files import Lock, making, write_atomically
 from normec.flower.index import UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
-from normec.participation import OWN, Fixed, Full, Participation, Poisson
 from normec.privacy import Mechanism, epsilon, gaussian
 from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
+from normec.privacy.participation import OWN, Fixed, Full, Participation, Poisson
 from normec.settings import OpenUnit, Settings, Text
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"

@@ -21,11 +21,11 @@ from normec.flower.keeper import NEVER, check_hex
 from normec.flower.layout import Layout
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer
-from normec.folder import MODEL, NO_ROUND, Output, RunFolder
-from normec.operators import BYTES_OF_A_NUMBER
+from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
-from normec.promise import Claim, claim_table, ledger_header, state_claim
+from normec.privacy.promise import Claim, claim_table, ledger_header, state_claim
+from normec.runs.folder import MODEL, NO_ROUND, Output, RunFolder
 from normec.streams import Streams
 from normec.theory.guarantees import guarantee
 from normec.version import __version__, versions

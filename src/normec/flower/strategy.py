@@ -23,11 +23,11 @@ from normec.flower.roster import Replies, Roster
 from normec.flower.server_state import ServerState
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD, Answer, Instruction, Task
-from normec.folder import RunFolder
-from normec.noise import to_lattice
-from normec.operators import LARGEST_NORM, row_norms
-from normec.participation import Full, Participation
+from normec.operators.base import LARGEST_NORM, row_norms
 from normec.privacy import Mechanism, Privacy
+from normec.privacy.noise import to_lattice
+from normec.privacy.participation import Full, Participation
+from normec.runs.folder import RunFolder
 
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 

@@ -11,10 +11,10 @@ from normec.algorithms import Algorithm
 from normec.algorithms.base import REGISTRY
 from normec.errors import BadInput
 from normec.flower.evaluation import ClientEvaluation
-from normec.participation import Full, Participation, participation_from_table
 from normec.privacy import Mechanism, Privacy
 from normec.privacy.mechanism import SMALLEST_NOISE
-from normec.promise import mechanism_for
+from normec.privacy.participation import Full, Participation, participation_from_table
+from normec.privacy.promise import mechanism_for
 from normec.settings import Count, Positive, Rounds, Settings, choose
 
 LONGEST_TERMS = 20_000

@@ -9,11 +9,11 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
-from normec.participation import OWN, Full, Participation, participation_from_table
 from normec.privacy.accountant import SpentSoFar, epsilon, realised, within_limit
 from normec.privacy.gaussian import Spent
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Mechanism
+from normec.privacy.participation import OWN, Full, Participation, participation_from_table
 
 
 class Evaluated(NamedTuple):

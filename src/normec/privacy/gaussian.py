@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from normec.participation import OWN
 from normec.privacy.mechanism import Mechanism
+from normec.privacy.participation import OWN
 
 UNAMPLIFIED = "gaussian without amplification"
 OVER_PARTICIPATIONS = "gaussian over participations"

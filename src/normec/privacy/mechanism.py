@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.noise import LATTICE_GAP, seeded_gaussian, with_secure_gaussian
-from normec.participation import OWN, Full, Participation, scheme_of
+from normec.privacy.noise import LATTICE_GAP, seeded_gaussian, with_secure_gaussian
+from normec.privacy.participation import OWN, Full, Participation, scheme_of
 from normec.settings import Count, OpenUnit, Settings
 from normec.streams import Streams
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from normec.errors import BadInput
-from normec.participation import OWN, Full, Participation, participation_from_table
 from normec.privacy.account import Account, Evaluated
 from normec.privacy.accountant import epsilon, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.gaussian import Spent
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
+from normec.privacy.participation import OWN, Full, Participation, participation_from_table
 from normec.settings import Count, OpenUnit, Probability, Rounds, Settings, Switch
 
 TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")

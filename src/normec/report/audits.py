@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from normec.audit_tables import outcome
-from normec.promise import upper
+from normec.privacy.promise import upper
 from normec.report.markup import table, text
-from normec.runs import Record
-from normec.tables import number
+from normec.runs.record import Record
+from normec.terminal.audit import outcome
+from normec.terminal.cells import number
 
 BOUNDS = ("claimed", "lower_bound", "final_lower_bound")
 

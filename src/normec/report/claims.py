@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from normec.errors import count
-from normec.promise import SEEDED, upper
-from normec.runs import Record
+from normec.privacy.promise import SEEDED, upper
+from normec.runs.record import Record
 
 WHO_SEES = {
     "central": "It holds against whoever sees the models. The server sees every message, and must keep secret who took part.",

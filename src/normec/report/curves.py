@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from normec.report.groups import Group
-from normec.runs import Record
+from normec.runs.record import Record
 from normec.settings import flat
 
 MOST_NUMBERS = 45_000

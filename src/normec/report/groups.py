@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normec.compare import MARKER
-from normec.runs import Record
+from normec.runs.record import Record
 from normec.settings import flat
-from normec.tables import number
+from normec.studies.compare import MARKER
+from normec.terminal.cells import number
 
 MOST_PARTS = 5
 """Of a name that is made of settings; with more, the folder's name says it better."""

@@ -14,7 +14,7 @@ from normec.report.curves import curves
 from normec.report.groups import Group, grouped
 from normec.report.markup import text
 from normec.report.shown import Shown
-from normec.runs import Record
+from normec.runs.record import Record
 
 FIRST = b"<!doctype html>"
 """What a page begins with."""

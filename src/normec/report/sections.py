@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from normec.promise import upper
+from normec.privacy.promise import upper
 from normec.report.claims import claim, standing, voids
 from normec.report.groups import Group
 from normec.report.markup import fold, names, table, text
-from normec.run_tables import MOST
-from normec.runs import Record
-from normec.tables import number
-from normec.theory.certificate import lines as verdict
+from normec.runs.record import Record
+from normec.runs.verdict import lines as verdict
+from normec.terminal.cells import number
+from normec.terminal.runs import MOST
 
 FIRST_ROWS = 10
 """Of the summary; a click shows the others."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from normec.compare import MARKER
 from normec.errors import BadInput, count
-from normec.folder import RunFolder
-from normec.runs import Record
+from normec.runs.folder import RunFolder
+from normec.runs.record import Record
+from normec.studies.compare import MARKER
 
 
 @dataclass

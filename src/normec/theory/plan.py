@@ -12,9 +12,9 @@ import numpy as np
 from normec.algorithms import Descent, FedNormEC
 from normec.errors import BadInput
 from normec.local import GD, IG, LocalMethod
-from normec.participation import Full, Poisson
 from normec.privacy import Mechanism, calibrate
 from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Trust, default_delta
+from normec.privacy.participation import Full, Poisson
 from normec.settings import Count, NonNegative, OpenUnit, Positive, Probability, Rounds, Settings
 from normec.theory.bounds import FORMS, Bound, Setting, bound, conditions, corollary, largest_eta
 from normec.theory.guarantees import guarantee

@@ -1,0 +1,6 @@
+"""Evaluation: losses, accuracy and metrics of a model on a federation."""
+
+from normec.evaluation.evaluate import Evaluation, Scores, by_client, evaluate, gradient, objective, refuse_broken, spread
+from normec.evaluation.metrics import Metric
+
+__all__ = ["Evaluation", "Metric", "Scores", "by_client", "evaluate", "gradient", "objective", "refuse_broken", "spread"]

@@ -1,0 +1,262 @@
+"""Losses, accuracy and other metrics of a model on a federation, pooled and by client; pure reads that no random stream notices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, overload
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from normec.data import Federation
+from normec.errors import FAILURES, BadInput, TrainingFailed, nearest, some_of
+from normec.evaluation.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
+from normec.evaluation.metrics import SMALLER_IS_BETTER, Metric, NamedMetric, built, result, update
+from normec.models import FlatModel, Reading
+from normec.settings import Count, Settings, Text
+
+Metrics = Annotated[
+    tuple[Text | NamedMetric, ...],
+    Field(strict=False, description='a list of import paths, such as ["a:B"], or of {name="a:B", arguments={c=1}}'),
+]
+
+
+class Evaluation(Settings):
+    """The `[evaluation]` section. metrics: of the test set, import paths of torchmetrics metrics or the like, such as
+    "torchmetrics.classification:MulticlassF1Score", or {name="…", arguments={average="micro"}}. samples: about how many training samples,
+    and at most how many test samples, a round's losses and accuracy are taken on, spread evenly over the clients; by default all.
+    best: the number by which the best model is kept beside the last one: test_accuracy, test_loss, train_loss or a metric's name.
+    best_is: which of its values are better, where that is not known.
+    """
+
+    metrics: Metrics = ()
+    samples: Count | None = None
+    best: Text | None = None
+    best_is: Literal["largest", "smallest"] | None = None
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**values)
+        if self.best_is is not None and self.best is None:
+            raise BadInput("best_is", f"={self.best_is!r} acts only with best. Set best, or remove it.")
+
+    def build(self, federation: Federation, reading: Reading) -> dict[str, Metric]:
+        """The metrics, as `metrics.built`; none where none is asked for and there is no test set.
+
+        Raises:
+            BadInput: for a path that leads to no such metric, and where there is no test set.
+        """
+        chosen = [each if isinstance(each, NamedMetric) else NamedMetric(name=each) for each in self.metrics]
+        if federation.test is None:
+            if chosen:
+                shown = [each.label for each in chosen]
+                raise BadInput("evaluation.metrics", f"={shown} needs a test set. Raise data.test_fraction, or remove it.")
+            return {}
+        return built(chosen, reading, len(federation.classes) if federation.classes else None, math.prod(federation.y.shape[1:]))
+
+    def larger_is_better(self, metrics: dict[str, Metric], reading: Reading, tested: bool) -> bool:
+        """Which values of the number `best` are better; true where there is no such number.
+
+        Raises:
+            BadInput: for a number that the run does not have, and for a metric that does not say.
+        """
+        held = ["train_loss", *(["test_loss"] if tested else ()), *(["test_accuracy"] if tested and reading.classifies else ()), *metrics]
+        if self.best is None or (self.best_is is not None and self.best in held):
+            return self.best_is != "smallest"
+        if self.best not in held:
+            raise BadInput("evaluation.best", f"={self.best!r} is no number of this run. {nearest(self.best, held)}")
+        known = self.best in ("test_accuracy", "r2", *SMALLER_IS_BETTER)
+        said = self.best not in SMALLER_IS_BETTER if known else getattr(metrics[self.best], "higher_is_better", None)
+        if said is None:
+            problem = f"={self.best!r}: the metric does not say which of its values are better"
+            raise BadInput("evaluation.best", f'{problem}. Set evaluation.best_is to "largest" or "smallest".')
+        return bool(said)
+
+
+class Scores(NamedTuple):
+    """train_loss: mean over the clients with samples of each one's mean loss. test_*: pooled, None without a test set.
+
+    test_accuracy: the share of targets whose class is named rightly, None for a model that does not classify. metrics: the others.
+    broken: the clients whose training loss is not finite, where that may be told.
+    """
+
+    train_loss: float | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    metrics: dict[str, float | None] | None = None
+    broken: tuple[Hashable, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        """As in metrics.jsonl."""
+        left_out = {"broken"} if self.metrics else {"broken", "metrics"}
+        return {name: value for name, value in self._asdict().items() if name not in left_out}
+
+
+@torch.no_grad()
+def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str, Metric], drop_broken: bool = False) -> Scores:
+    """Scores of the parameters x (d,).
+
+    drop_broken: leave clients on which the model fails, or whose loss is not finite, out of the mean, as their messages are under
+    privacy.
+
+    Raises:
+        BadInput: where a metric cannot take the model's outputs, or gives no number.
+        ModelFailed: where the model fails on a client's samples, naming it; not with `drop_broken`.
+    """
+    test_loss, test_accuracy = _test(model, x, federation, metrics)
+    losses = client_losses(model, x, federation, drop_broken)
+    counted = losses[losses.isfinite()] if drop_broken else losses
+    holders = np.flatnonzero(federation.sizes)
+    broken = () if drop_broken else tuple(federation.ids[holder] for holder in holders[~losses.isfinite().cpu().numpy()])
+    found = {name: result(name, metric) for name, metric in metrics.items()} if federation.test else None
+    return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy, found, broken)
+
+
+def refuse_broken(scores: Scores, rounds_done: int, clients: int) -> None:
+    """Ends a run of so many clients whose losses after so many rounds are not finite, naming whose where that may be told.
+
+    Raises:
+        TrainingFailed: where a loss is not finite.
+    """
+    remedy = "Lower algorithm.server_lr or local.lr{}"
+    if not rounds_done:
+        remedy = "No step has been taken yet: check the data{}, the model's first parameters and the loss"
+    whose = f", because of {some_of(scores.broken, clients, 'client')}" if scores.broken else ""
+    of = " of such clients" if whose and not rounds_done else ", or check the data of such clients" if whose else ""
+    for name, value, because, data in (("training", scores.train_loss, whose, of), ("test", scores.test_loss, "", "")):
+        if value is not None and not math.isfinite(value):
+            raise TrainingFailed(f"round {rounds_done}: the {name} loss is {value}{because}. {remedy.format(data)}.")
+
+
+@torch.no_grad()
+def by_client(model: FlatModel, x: Tensor, federation: Federation) -> ByClient:
+    """How each client fares."""
+    owners = np.zeros(0, dtype=np.int64) if federation.test is None or federation.test_owners is None else federation.test_owners
+    order, held = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=len(federation))
+    ends, found = np.cumsum(held), ByClient(federation.ids, federation.sizes, held)
+    if federation.test is None:
+        return found
+    for first, last in spans(held, alone=model.mixes_samples):
+        tested = first + np.flatnonzero(held[first:last])
+        own = torch.from_numpy(order[ends[first] - held[first] : ends[last - 1]]).to(x.device)
+        features, targets = federation.test[0][own], federation.test[1][own]
+        if len(tested) == 1:
+            scores = [_mean_scores(model, x, features, targets, {})]
+        else:
+            outputs = model.outputs(x, features)
+            losses = mean_losses(model, outputs, targets, held[tested]).tolist()
+            parts = [torch.split(each, held[tested].tolist()) for each in (outputs, targets)]
+            scores = [(loss, _share(*model.reading.right(*part))) for loss, *part in zip(losses, *parts, strict=True)]
+        found.test_loss[tested], found.test_accuracy[tested] = np.array(scores, dtype=np.float64).T  # None becomes NaN
+    return found
+
+
+class ByClient(Sequence[dict[str, Any]]):
+    """Of each client its id, its numbers of training and test samples, and on the latter mean loss and accuracy, None without any.
+
+    Rows are made when they are asked for, since a million of them are large. ids, train_samples, test_samples: of the M clients.
+    """
+
+    def __init__(self, ids: tuple[Hashable, ...], train_samples: np.ndarray, test_samples: np.ndarray) -> None:
+        self.ids, self.train_samples, self.test_samples = ids, train_samples, test_samples
+        self.test_loss, self.test_accuracy = np.full((2, len(ids)), math.nan)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return list(self._rows(index))
+        return next(self._rows(slice(index, index + 1 or None)))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._rows(slice(None))
+
+    def _rows(self, of: slice) -> Iterator[dict[str, Any]]:
+        numbers = (self.train_samples, self.test_samples, self.test_loss, self.test_accuracy)
+        for client, train, test, loss, accuracy in zip(self.ids[of], *(each[of].tolist() for each in numbers), strict=True):
+            yield {
+                "client": client if isinstance(client, str | int) else str(client),
+                "train_samples": train,
+                "test_samples": test,
+                "test_loss": loss if math.isfinite(loss) else None,
+                "test_accuracy": None if math.isnan(accuracy) else accuracy,
+            }
+
+
+def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """How unlike the clients of `by_client` fare: of their accuracies (of losses where nothing is classified) mean, median, best
+    and the mean of the worst tenth; None where no client has test data.
+    """
+    tested = [(row["test_accuracy"], row["test_loss"]) for row in rows if row["test_samples"]]
+    classifies = bool(tested) and all(accuracy is not None for accuracy, _ in tested)
+    kind = "test_accuracy" if classifies else "test_loss"
+    values = np.sort([value for accuracy, loss in tested if (value := accuracy if classifies else loss) is not None])
+    if not len(values):
+        return None
+    worst_first = values if kind == "test_accuracy" else values[::-1]
+    return {
+        "metric": kind,
+        "clients": len(values),
+        "clients_without_test_samples": len(rows) - len(tested),
+        "mean": float(values.mean()),
+        "median": float(np.median(values)),
+        "worst_decile": float(worst_first[: math.ceil(len(values) / 10)].mean()),
+        "best": float(worst_first[-1]),
+    }
+
+
+@torch.no_grad()
+def objective(model: FlatModel, x: Tensor, federation: Federation) -> float:
+    """f(x): the mean over all clients of the mean loss on their whole data, zero for one without; NaN where the model fails on one."""
+    return float(client_losses(model, x, federation, tolerant=True).sum()) / len(federation)
+
+
+def gradient(model: FlatModel, x: Tensor, federation: Federation) -> Tensor:
+    """∇f(x), (d,) in float64: the mean over all clients of the gradients of their whole data; NaN where the model fails on one."""
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    own = torch.empty_like(x)
+    for client in range(len(federation)):
+        try:
+            model.gradient(x, federation.client(client), out=own)
+        except FAILURES:  # whatever a user's module raises: f has no gradient
+            own.fill_(math.nan)
+        total += own
+    return total / len(federation)
+
+
+def _test(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str, Metric]) -> tuple[float | None, float | None]:
+    if federation.test is None:
+        return None, None
+    for metric in metrics.values():
+        metric.reset()
+    return _mean_scores(model, x, *federation.test, metrics)
+
+
+def _mean_scores(model: FlatModel, x: Tensor, features: Tensor, labels: Tensor, metrics: dict[str, Metric]) -> tuple[float, float | None]:
+    """The mean loss of some samples and the share of right classes, None where nothing is classified; the metrics take them in."""
+    loss, right, counted = 0.0, 0, 0
+    for outputs, targets in _batches(model, x, features, labels):
+        loss += float(model.objective(outputs, targets)) * len(targets)
+        hits, held = model.reading.right(outputs, targets)
+        right, counted = right + hits, counted + held
+        for name, metric in metrics.items():
+            update(name, metric, model.reading, outputs, targets)
+    return loss / len(labels), _share(right, counted)
+
+
+def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """(outputs, targets) of some samples at once."""
+    for start in range(0, len(targets), SAMPLES_AT_ONCE):
+        chosen = slice(start, start + SAMPLES_AT_ONCE)
+        yield model.outputs(x, features[chosen]), targets[chosen]
+
+
+def _share(right: int, counted: int) -> float | None:
+    return right / counted if counted else None

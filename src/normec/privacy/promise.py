@@ -1,0 +1,232 @@
+"""What is promised: the mechanism that keeps it, the first line of its ledger, and the sentence that an auditor can check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import ROUND_CEILING, Context, Decimal
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from normec.algorithms import Algorithm
+from normec.errors import BadInput, count
+from normec.privacy.account import Evaluated
+from normec.privacy.accountant import epsilon, realised, within_limit
+from normec.privacy.calibration import affordable_rounds, calibrate
+from normec.privacy.discrete_gaussian import LARGEST_SCALE
+from normec.privacy.gaussian import Spent
+from normec.privacy.mechanism import PER_CLIENT, Mechanism, Privacy
+from normec.privacy.noise import LATTICE_GAP, lattice_for, lattice_gap
+from normec.privacy.participation import OWN, Participation, scheme_of
+
+SEEDED = "Seeded noise: for simulation, not for release."
+SECURE = "Secure noise, from the operating system's generator."
+REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
+"""What stands before the claim of a run whose audit has found something."""
+
+
+WHO_ADDS_NOISE = {
+    "central": "a trusted server adds the noise, once on the sum",
+    "secagg": "each participant adds noise, and a secure sum hides all but the total, of at least {honest} honest participants "
+    "besides {colluders} colluders",
+    "local": "each participant adds noise; the server sees every message",
+}
+
+LARGEST_EPSILON = 1e4
+"""That a configuration can ask for."""
+
+
+class Claim(NamedTuple):
+    """What a run promises: ε and δ of all that it releases.
+
+    realised_max: the ε of the client that took part most, where participants add the noise.
+    """
+
+    sentence: str
+    realised_max: float | None
+    spent: Spent
+    delta: float
+
+
+def state_claim(
+    mechanism: Mechanism, training: Spent, delta: float, largest_exposure: float, limit: float | None, evaluated: Evaluated | None = None
+) -> Claim:
+    """The claim in words: unit, ε, δ, adjacency, trust, sampling, rounds and accountant; or that there is none.
+
+    training, delta: of the rounds alone. largest_exposure: of all clients, the largest Σ 1/h_k over its rounds, where
+    participants add the noise. limit: the client_limit. evaluated: the clients' evaluations, which the claim covers as well.
+    """
+    spent = evaluated.with_training(training) if evaluated else training
+    total = evaluated.with_delta(delta) if evaluated else delta
+    if not mechanism.private:
+        reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
+        said = f" The clients evaluate the model {count(evaluated.number, 'time')}." if evaluated else ""
+        return Claim(f"Not private: {reason}, ε = ∞.{said}", None, spent, total)
+    per_client = mechanism.trust in PER_CLIENT
+    busiest = realised(mechanism, delta, largest_exposure).epsilon + (evaluated.spent.epsilon if evaluated else 0.0) if per_client else None
+    beside = ""
+    if busiest is not None:
+        seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""
+        own = "training " if evaluated else ""
+        silent = f"; each client is silent before its own {own}rounds spend more than ε = {limit:g}" if limit else ""
+        beside = f" (before sampling, without amplification{seen}{silent})"
+    rate = "" if mechanism.sampling in ("full", OWN) else f" at rate {mechanism.rate:g}"
+    exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if total >= 1 / mechanism.clients else ""
+    who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)
+    sentence = (
+        f"Client-level (ε = {upper(spent.epsilon)}, δ = {total!r}) differential privacy under {mechanism.adjacency} adjacency, "
+        f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
+        f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}{exposed}"
+        f"{_parts(training, delta, evaluated)}"
+    )
+    return Claim(sentence, busiest, spent, total)
+
+
+def _parts(training: Spent, delta: float, evaluated: Evaluated | None) -> str:
+    """Of what a claim's ε and δ are the sum."""
+    if evaluated is None:
+        return ""
+    return (
+        f" Both cover training, (ε = {upper(training.epsilon)}, δ = {delta!r}), and {count(evaluated.number, 'evaluation')} by the clients "
+        f"on their own data, (ε = {upper(evaluated.spent.epsilon)}, δ = {evaluated.delta!r}) at noise multiplier "
+        f"{evaluated.noise_multiplier:.4g}."
+    )
+
+
+def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> dict[str, Any]:
+    """A claim as the plain values of summary.json; what promises nothing has none. noise: "seeded" or "secure"."""
+    private = mechanism.private
+    return {
+        "claim": claim.sentence,
+        "private": private,
+        "epsilon": claim.spent.epsilon if private else None,
+        "epsilon_realised_max": claim.realised_max,
+        "delta": claim.delta if private else None,
+        "unit": "client",
+        "adjacency": mechanism.adjacency if private else None,
+        "trust": mechanism.trust,
+        "sampling": mechanism.sampling,
+        "rate": mechanism.rate,
+        "accountant": claim.spent.accountant if private else None,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_std": mechanism.noise_std,
+        "sensitivity": mechanism.sensitivity if math.isfinite(mechanism.sensitivity) else None,
+        "noise": noise if private else None,
+    }
+
+
+def upper(epsilon: float | None) -> str:
+    """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound.
+
+    epsilon: None, as JSON holds it, is infinite.
+    """
+    if epsilon is None:
+        return "∞"
+    if epsilon >= 1000:
+        return "∞" if math.isinf(epsilon) else f"{math.ceil(epsilon - 1e-9):,}"
+    return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
+
+
+def rounded_up(noise: float, digits: int = 5) -> str:
+    """A noise multiplier with so many significant digits, rounded up, so that the printed one keeps the ε beside it."""
+    if noise == 0 or not math.isfinite(noise):
+        return f"{noise:g}"
+    shown = Decimal(repr(float(noise))).normalize(Context(prec=digits, rounding=ROUND_CEILING))
+    return f"{float(shown):.{digits}g}"
+
+
+def mechanism_for(
+    privacy: Privacy, algorithm: Algorithm, participation: Participation, *, clients: int, rounds: int, d: int
+) -> tuple[Mechanism, float | None]:
+    """The mechanism that keeps a promise to so many clients, over so many rounds of a model of d parameters, and δ.
+
+    Raises:
+        BadInput: for a promise that cannot be kept, naming the setting.
+    """
+    bound = algorithm.operator.bound
+    if privacy.trust != "none" and math.isinf(bound):
+        problem = f"={algorithm.name!r} bounds no message, so that nothing can be promised."
+        raise BadInput("algorithm.name", f"{problem} Use privacy.trust=none, or another algorithm.")
+    lattice = lattice_for(bound) if privacy.noise == "secure" else 0.0
+    mechanism = Mechanism(
+        trust=privacy.trust,
+        adjacency=privacy.adjacency,
+        bound=bound + lattice * math.sqrt(d) / 2,
+        noise_multiplier=privacy.noise_multiplier or 0.0,
+        participation=participation,
+        clients=clients,
+        rounds=rounds,
+        min_honest=privacy.min_honest or 1,
+        colluders=privacy.colluders,
+        lattice=lattice,
+        cohort_memories=bool(algorithm.client_slots) and not algorithm.everyone_computes,
+    )
+    if mechanism.expected <= 0:
+        raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
+    if privacy.trust == "none":
+        return mechanism, None
+    delta = privacy.delta_for(clients)
+    if mechanism.gives_up(clients):
+        problem = f"={privacy.min_honest} with {privacy.colluders} colluders gives up every round of {clients} clients. Lower it."
+        raise BadInput("privacy.min_honest", problem)
+    if privacy.epsilon is not None:
+        mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
+    _check_lattice(mechanism, d, delta)
+    if privacy.client_limit is not None:
+        mechanism = within_limit(mechanism, privacy.client_limit, delta)
+        if mechanism.silences_all:
+            problem = f"={privacy.client_limit:g} does not allow a client a single round. Raise it, or add noise."
+            raise BadInput("privacy.client_limit", problem)
+    if privacy.stop_at is not None:
+        mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
+        if not mechanism.rounds:
+            raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
+    return mechanism, delta
+
+
+def _check_lattice(mechanism: Mechanism, d: int, delta: float) -> None:
+    """Refuses secure noise that is too small for its lattice: so small that it differs from the Gaussian that is accounted.
+
+    Not where ε is beyond all that can be asked for, and protects nobody anyway.
+    """
+    if not mechanism.lattice or not mechanism.private:
+        return
+    together = math.sqrt(mechanism.honest)  # where participants add noise, that of the honest ones covers a client
+    numbers, most = float(d) * mechanism.rounds, mechanism.noise_std * together
+
+    def gap(std: float) -> float:
+        return lattice_gap(std / mechanism.lattice, mechanism.sensitivity / std, numbers)
+
+    if gap(most) > LATTICE_GAP and epsilon(mechanism, delta).epsilon <= LARGEST_EPSILON:
+        while gap(most) > LATTICE_GAP:
+            most *= 1.1
+        least = most / together / mechanism.bound
+        problem = f"={mechanism.noise_multiplier:.3g} is too small for secure noise on {d:,} numbers over {mechanism.rounds:,} rounds"
+        raise BadInput("privacy.noise_multiplier", f"{problem}. Use at least {least:.2g}, a smaller epsilon, or noise=seeded.")
+    if mechanism.noise_std * math.sqrt(mechanism.clients) > LARGEST_SCALE * mechanism.lattice:
+        problem = f"={mechanism.noise_multiplier:.3g} is beyond the whole numbers of secure noise. Use less noise, or noise=seeded."
+        raise BadInput("privacy.noise_multiplier", problem)
+
+
+def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:
+    """What a ledger says of the mechanism, before the first round."""
+    return {
+        "trust": mechanism.trust,
+        "adjacency": mechanism.adjacency,
+        "sensitivity": mechanism.sensitivity,
+        "delta": delta,
+        "clients": mechanism.clients,
+        "scheme": scheme_of(mechanism.participation),
+        "rate": mechanism.rate,
+        "rounds": mechanism.rounds,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_std": mechanism.noise_std,
+        "denominator": mechanism.expected,
+        "min_honest": mechanism.min_honest,
+        "colluders": mechanism.colluders,
+        "cohort_memories": mechanism.cohort_memories,
+        "client_limit": privacy.client_limit,
+        "noise": privacy.noise,
+        "accountant": accountant,
+        "dp-accounting": version("dp-accounting"),
+    }

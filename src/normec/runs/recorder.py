@@ -1,0 +1,260 @@
+"""What is written down about a run: metrics, checkpoints and the summary."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from normec.algorithms import Slots
+from normec.runs.best import Best
+from normec.engine import ClientStatistics, Ranks
+from normec.errors import BadInput, TrainingFailed
+from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
+from normec.runs.experiment import Plan
+from normec.runs.folder import NO_ROUND, RunFolder
+from normec.engine.memory import Memory, merged
+from normec.operators.base import BYTES_OF_A_NUMBER
+from normec.runs.releases import Releases
+from normec.runs.model import saved_as
+from normec.streams import seed_global_generator
+from normec.runs.summary import End, summarize
+from normec.runs.verdict import certificate
+from normec.theory.constants import smoothness_seen
+from normec.version import versions
+
+COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
+"""The numbers of a state that a checkpoint holds beside its vectors."""
+
+
+class Observer(Protocol):
+    """Who watches a run."""
+
+    def started(self, plan: Plan) -> None:
+        """Called once, after every check and before the first round."""
+
+    def round(self, row: dict[str, Any]) -> None:
+        """Called with each line of the metrics; row["round"] is 0 before training."""
+
+
+@dataclass
+class State:
+    """Where a run stands between two rounds: all that a checkpoint holds.
+
+    buffers: the model's moving ones, (m,). server: the algorithm's slots. optimizer: those of the server's step.
+    exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise (`Mechanism.exposure`).
+    given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
+    far, one download each.
+    """
+
+    x: Tensor
+    buffers: Tensor
+    server: Slots
+    optimizer: Slots
+    memory: Memory
+    exposure: Tensor
+    rounds_done: int = 0
+    given_up: int = 0
+    transmissions: int = 0
+    computations: int = 0
+    seconds: float = 0.0
+
+
+class Recorder:
+    """Writes down a run in its folder, if it has one, and tells its observer."""
+
+    def __init__(self, plan: Plan, folder: RunFolder | None, observer: Observer | None, ranks: Ranks) -> None:
+        self.plan, self.ranks = plan, ranks
+        self.folder, self.observer = (folder, observer) if ranks.first else (None, None)
+        self.metrics: list[dict[str, Any]] = []
+        self.best = Best.of(plan)
+        self._description = plan.describe(ranks.size)
+        self.releases = Releases(plan, self.folder)
+        self._recounted = False
+        self._last_gradient: tuple[Tensor, Tensor] | None = None
+        self._clock = time.perf_counter()
+
+    def resume(self, state: State) -> bool:
+        """Moves a fresh state to the folder's checkpoint; says whether there was one.
+
+        Raises:
+            BadInput: where the folder holds another run, naming the difference, or is damaged.
+        """
+        if self.folder is None:
+            return False
+        self.folder.check_settings({**self._description, "versions": versions()})
+        self.releases.open()
+        found = self.folder.load_checkpoint()
+        _check_counts(found[1] if found else None)
+        self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
+        if found is None:
+            state.exposure = self.releases.exposure(state.exposure)
+            return False
+        tensors, counts = found
+        self.releases.check_mark(counts)
+        self._check_shapes(tensors, state)
+        state.x = tensors["x"].to(state.x.device)
+        state.buffers = tensors.get("buffers", state.buffers).to(state.x.device)
+        state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
+        state.optimizer = tuple(tensors[f"optimizer.{slot}"].to(state.x.device) for slot in self.plan.experiment.server.slots)
+        state.exposure = tensors["exposure"]
+        state.memory.load(tensors)
+        for name in COUNTS:
+            setattr(state, name, counts[name])
+        self.best.load(tensors, counts, state.x)
+        self._clock -= state.seconds
+        self.releases.settle(state.rounds_done)
+        state.exposure = self.releases.exposure(state.exposure)
+        self._recount(state.rounds_done)
+        if self.plan.experiment.theory.check:
+            self._last_gradient = state.x, self._gradient(state)
+        return True
+
+    def started(self, state: State) -> None:
+        """Before the first round of this process."""
+        if self.observer:
+            self.observer.started(self.plan)
+            if self._recounted:
+                self.observer.round(self.metrics[-1])
+        if not self.metrics:
+            self._write(state, None)
+
+    def round(self, state: State, statistics: ClientStatistics | None) -> None:
+        """After each round.
+
+        Raises:
+            TrainingFailed: where the model or a loss is not finite any more.
+        """
+        if not bool(state.x.isfinite().all()):
+            raise TrainingFailed(f"round {state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local.lr.")
+        self._write(state, statistics)
+        every = 1 if self.plan.mechanism.lattice else self.plan.experiment.engine.checkpoint_every
+        if state.rounds_done % every == 0 or self._last(state):
+            self.checkpoint(state)
+        self.releases.end(state.rounds_done - 1, released=statistics is not None)
+
+    def checkpoint(self, state: State) -> None:
+        """Saves the state, so that a resumed run goes on from here. To be called on all ranks."""
+        memories = self.ranks.gather(state.memory.state()) if self.folder or self.ranks.size > 1 else []
+        if self.folder is not None:
+            counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts() | self.releases.mark()
+            self.folder.save_checkpoint(self._tensors(state) | merged(memories) | self.best.tensors(), counts)
+
+    def finish(self, state: State) -> dict[str, Any]:
+        """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
+        self.releases.check_in_place()
+        if self.folder:
+            self.folder.rows.check()
+        self.best.save(self.plan, self.folder)
+        self.plan.model.start_from(state.buffers)
+        if not self.ranks.first:
+            self.plan.model.load(state.x)
+            return {}
+        verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
+        clients = by_client(self.plan.model, state.x, self.plan.federation)
+        module = self.plan.model.load(state.x)  # last, so that no evaluation leaves anything in its buffers
+        end = End(self.releases.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients, self.best.table())
+        summary = summarize(self.plan, end, self._description)
+        if self.folder:
+            self.folder.save_clients(clients)
+            self.folder.save_model(module, saved_as(self.plan))
+            self.folder.save_summary(summary)
+        return summary
+
+    def _recount(self, rounds_done: int) -> None:
+        """Attempts that ended in a crash count too: the last line of the metrics says so."""
+        spent = self._spent_after(rounds_done)
+        if self.folder and self.metrics[-1]["epsilon"] != spent:
+            self.metrics[-1]["epsilon"] = spent
+            self.folder.replace_metrics(self.metrics)
+            self._recounted = True
+
+    def _check_shapes(self, tensors: dict[str, Tensor], state: State) -> None:
+        """Refuses a checkpoint whose vectors are missing or of other sizes."""
+        for name, value in self._tensors(state).items():
+            if name not in tensors or tensors[name].shape != value.shape:
+                raise BadInput("resume", f": the checkpoint is damaged ({name}). Start again in another folder.")
+
+    @property
+    def _server_slots(self) -> tuple[str, ...]:
+        return self.plan.experiment.algorithm.server_slots
+
+    def _tensors(self, state: State) -> dict[str, Tensor]:
+        """The vectors of a state under the names that a checkpoint gives them."""
+        tensors = {"x": state.x, "exposure": state.exposure} | ({"buffers": state.buffers} if len(state.buffers) else {})
+        tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
+        optimizer = self.plan.experiment.server.slots
+        tensors |= {f"optimizer.{slot}": vector for slot, vector in zip(optimizer, state.optimizer, strict=True)}
+        return tensors
+
+    def _last(self, state: State) -> bool:
+        return state.rounds_done == self.plan.mechanism.rounds or self.releases.budget_is_spent(state.rounds_done)
+
+    def _write(self, state: State, statistics: ClientStatistics | None) -> None:
+        if not self.ranks.first:
+            return
+        state.seconds = time.perf_counter() - self._clock
+        self.plan.model.start_from(state.buffers)
+        row = self._row(state, statistics)
+        self.metrics.append(row)
+        self.best.look(row, state.x, state.buffers)
+        if self.folder:
+            self.folder.append_metrics(row)
+        if self.observer:
+            self.observer.round(row)
+
+    def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
+        algorithm, d = self.plan.experiment.algorithm, self.plan.model.d
+        beside = BYTES_OF_A_NUMBER * len(state.buffers)
+        return {
+            "round": state.rounds_done,
+            **self._scores(state),
+            "transmissions": state.transmissions,
+            "bytes_up": (algorithm.operator.message_bytes(d) + beside) * state.transmissions,
+            "bytes_down": (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations,
+            "epsilon": self._spent_after(state.rounds_done),
+            "seconds": round(state.seconds, 3),
+            "simulation_only": self._simulation_only(state, statistics),
+        }
+
+    def _spent_after(self, rounds_done: int) -> float | None:
+        spent = self.releases.spent_after(rounds_done)
+        return spent if math.isfinite(spent) else None
+
+    def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any] | None:
+        """What no server would see."""
+        remembers = bool(self.plan.experiment.algorithm.client_slots)
+        seen = statistics.summary(remembers) if statistics else None
+        if not self.plan.experiment.theory.check:
+            return seen
+        found = self._gradient(state)
+        smoothness = smoothness_seen(state.x, found, self._last_gradient)
+        self._last_gradient = state.x, found
+        f = objective(self.plan.model, state.x, self.plan.federation)
+        measured = {"objective": f, "gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
+        return {**(seen or {}), **{name: value if value is None or math.isfinite(value) else None for name, value in measured.items()}}
+
+    def _gradient(self, state: State) -> Tensor:
+        seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.x.device)
+        return gradient(self.plan.model, state.x, self.plan.federation)
+
+    def _scores(self, state: State) -> dict[str, Any]:
+        """The losses and metrics, or nulls in a round that is not evaluated."""
+        if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
+            return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()
+        seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
+        scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust != "none")
+        refuse_broken(scores, state.rounds_done, len(self.plan.federation))
+        return scores.row()
+
+
+def _check_counts(counts: dict[str, Any] | None) -> None:
+    """Refuses a checkpoint whose numbers are missing, or no numbers."""
+    for name in COUNTS if counts is not None else ():
+        value: Any = (counts or {}).get(name)
+        kinds = (int, float) if name == "seconds" else (int,)
+        if type(value) not in kinds or not 0 <= value < math.inf:
+            raise BadInput("resume", f": the checkpoint is damaged ({name}={value!r}). Start again in another folder.")

@@ -1,0 +1,1 @@
+"""Studies: many runs, from a grid, a comparison or the paper."""

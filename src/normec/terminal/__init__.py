@@ -1,0 +1,1 @@
+"""What commands show in the terminal: progress, tables, notes."""

@@ -1,0 +1,70 @@
+"""What `normec privacy` and `normec ledger` print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from normec.errors import count
+from normec.privacy.promise import rounded_up, upper
+from normec.terminal.cells import bound_or_none, number
+
+
+def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
+    """The trust models of one setting, side by side."""
+    table = Table(title=title, title_justify="left")
+    for name in ("trust", "sampling", "noise multiplier", "ε", "accountant"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
+        sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
+        bound = bound_or_none(row["epsilon"])
+        if row["client_limit"]:
+            bound += f" (clients silent before {row['client_limit']:g})"
+        table.add_row(row["trust"], sampling, rounded_up(row["noise_multiplier"]), bound, row["accountant"])
+    return table
+
+
+def spent_line(row: dict[str, Any]) -> str:
+    """The answer of a ledger in one line, from the first row of its table."""
+    return f"spent: ε = {bound_or_none(row['epsilon'])} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
+
+
+def ledger_lines(found: dict[str, Any]) -> list[str]:
+    """What a verified ledger says, of `ledger_overview`."""
+    mechanism, busiest = found["mechanism"], found["epsilon_realised_max"]
+    lines = [
+        f"{count(found['lines'], 'line')}, the chain is whole",
+        f"{count(found['releases'], 'release')} of {mechanism['rounds']} planned count, with {mechanism['noise']} noise under trust "
+        f"{mechanism['trust']}; the table is for those{', and for the evaluations' if found['evaluations'] else ''}, "
+        f"δ = {found['spent']['delta'] if found['spent'] else mechanism['delta']!r}",
+    ]
+    if found["evaluations"]:
+        lines.append(f"{count(found['evaluations'], 'evaluation')} by the clients on their own data count as well: ε and δ add up")
+    if found["retried"]:
+        counting = "each counts once, as the same release" if mechanism["noise"] == "seeded" else "each attempt counts"
+        lines.append(f"begun more than once: {', '.join(f'round {k}' for k in found['retried'])}; {counting}")
+    if busiest is not None:
+        limit = f"; each stays silent before it exceeds {mechanism['client_limit']:g}" if mechanism["client_limit"] else ""
+        lines.append(f"the client whose own rounds spent most: ε = {upper(busiest)}{limit}")
+    if found["torn"]:
+        lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
+    return [*lines, spent_line(found["spent"])] if found["spent"] else lines
+
+
+def client_lines(found: dict[str, Any]) -> list[str]:
+    """What a client's directory says that it has released, of `flower.owner.account`."""
+    lines = [
+        f"{each['experiment']}, {each['of']}: {count(each['releases'], 'release')} under trust {each['trust']}, "
+        f"noise multiplier {number(each['noise_multiplier'], '.4g')}"
+        for each in found["experiments"]
+    ]
+    if found["unprotected"]:
+        return [*lines, "all together: ε = ∞: messages have left without noise"]
+    if found["outdated"]:
+        return [
+            *lines,
+            "all together: unknown: this directory is an older copy, and has forgotten releases",
+        ]
+    return [*lines, f"all together: ε = {upper(found['epsilon'])} at δ = {found['delta']:g}"]
