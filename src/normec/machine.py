@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 def available() -> int:
     """Free physical memory in bytes, as far as the system tells (Linux), else no limit."""
@@ -10,4 +12,12 @@ def available() -> int:
             fields = dict(line.split(":") for line in lines)
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
+        return 2**63
+
+
+def installed() -> int:
+    """Physical memory in bytes, as far as the system tells, else no limit."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
         return 2**63

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from normec.errors import BadInput
-from normec.machine import available
+from normec.machine import available, installed
 
 OTHERS = {
     b"PK\x03\x04": ("a zip archive, as .xlsx, .ods and .zip are", "Save the sheet as .csv, or unpack the archive"),
@@ -28,8 +28,11 @@ def check_size(path: Path, needed: int, limit: int) -> None:
     """That what a file holds fits, before it is read; needed: bytes of memory, worked out from the file's headers.
 
     Raises:
-        BadInput: where it does not, with both numbers.
+        BadInput: where it does not, with both numbers; also where the limit is above what the machine has at all.
     """
+    if (most := installed()) < needed <= limit:
+        problem = f"={limit}: {str(path)!r} takes {needed:,} bytes of memory, and this machine has {most:,}"
+        raise BadInput("data.size_limit", f"{problem}. Give less data, or use a machine with more memory.")
     if needed > limit:
         problem = f": {str(path)!r} takes {needed:,} bytes of memory, and {limit:,} are allowed"
         raise BadInput("data.size_limit", f"{problem}. Set data.size_limit={needed} if this machine has the room, or give less data.")
