@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,11 @@ import normec
 from normec.cli import main
 from normec.engine.memory import dense_rows
 from normec.runs.folder import RunFolder
+
+
+def pytest_sessionstart() -> None:
+    """Ctrl-C acts in all processes of the tests, also where they were started in the background of a script, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Point(nn.Module):
