@@ -266,21 +266,37 @@ def test_a_bound_that_the_noise_drowns_is_told_with_the_ratio(tmp_path: Path, co
     assert "its expected norm on the mean is 51 times the norm bound of a message" in done.out + done.err
 
 
-def test_ctrl_c_while_the_command_is_built_ends_in_one_line() -> None:
-    """Typer reads every command's signature after the module is imported; from the first command on Ctrl-C is an exception again."""
+@pytest.mark.parametrize(
+    "moment",
+    ["typer.main.get_command = pressing(typer.main.get_command)", "sys.path.insert(0, sys.argv.pop()); catalogue.answer = importing"],
+    ids=["while the command is built", "while a module is imported that swallows it"],
+)
+def test_ctrl_c_before_there_is_anything_to_keep_ends_in_one_line(moment: str, tmp_path: Path) -> None:
+    """Typer reads every command's signature after the module is imported; a library may catch whatever its imports raise."""
+    swallowing = "import signal\ntry: signal.raise_signal(signal.SIGINT)\nexcept BaseException: print('swallowed')\n"
+    (tmp_path / "swallowing.py").write_text(swallowing)
     script = (
         "import signal, sys, typer.main\n"
-        "sys.argv = ['normec', sys.argv[1]]\n"
-        "build = typer.main.get_command\n"
-        "pressing = lambda app: (signal.raise_signal(signal.SIGINT), build(app))[1]\n"
-        "if sys.argv[1] == '--help': typer.main.get_command = pressing\n"
+        "from normec.commands import catalogue\n"
+        "pressing = lambda build: lambda app: (signal.raise_signal(signal.SIGINT), build(app))[1]\n"
+        "importing = lambda *shown: __import__('swallowing')\n"
+        f"{moment}\n"
         "import normec.__main__\n"
-        "try: normec.__main__.main()\n"
-        "finally: print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+        "normec.__main__.main()\n"
     )
-    ends = [
-        subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=False)
-        for word in ("--help", "algorithms")
-    ]
-    assert (ends[0].returncode, ends[0].stdout, ends[0].stderr) == (130, "", "normec: interrupted\n")
-    assert ends[1].returncode == 0 and ends[1].stdout.endswith("True\n")
+    arguments = [sys.executable, "-c", script, "algorithms", *([str(tmp_path)] if "argv" in moment else [])]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "normec: interrupted\n")
+
+
+def test_ctrl_c_in_a_command_ends_in_one_line() -> None:
+    script = (
+        "import signal\n"
+        "from normec.commands import catalogue\n"
+        "catalogue.answer = lambda *shown: signal.raise_signal(signal.SIGINT)\n"
+        "import normec.__main__, sys\n"
+        "sys.argv = ['normec', 'algorithms']\n"
+        "normec.__main__.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "normec: interrupted\n")

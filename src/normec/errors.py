@@ -47,6 +47,12 @@ class TrainingFailed(NormecError, RuntimeError):
     """A run that started and could not go on; what it had saved is intact."""
 
 
+class Interrupted(NormecError):
+    """Ctrl-C, with what is to be done next."""
+
+    exit_code = 130
+
+
 class ModelFailed(TrainingFailed):
     """A model, or its loss, that fails on some samples."""
 

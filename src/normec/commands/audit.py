@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from normec.commands.answers import TrustCode
-from normec.errors import BadInput, NormecError
+from normec.errors import BadInput, Interrupted, NormecError
 
+ANEW = "an audit does not go on where it stands: start it again, in another folder"
 FLAGGED = 3
 """The exit code of an audit that has found something."""
 
@@ -50,9 +51,10 @@ def audit(
         folder.save_audit({"canaries": canaries})
         with contextlib.nullcontext() if as_json else ConsoleObserver() as watching:
             trained = prepared.execute(folder, watching)
-    except (KeyboardInterrupt, OSError) as error:
-        said = str(error) or "interrupted"
-        raise NormecError(f"{said}; an audit does not go on where it stands: start it again, in another folder") from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {ANEW}") from None
+    except OSError as error:
+        raise NormecError(f"{error}; {ANEW}") from None
     verdict, evidence = prepared.verdict()
     if verdict.flagged:
         folder.save_summary({**trained.summary, "claim": f"{REFUTED} {trained.summary['claim']}"})

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from typer.core import TyperGroup
 
-from normec.errors import BadInput
+from normec.errors import BadInput, Interrupted
 
 
 class Commands(TyperGroup):
@@ -49,9 +49,11 @@ class _Context(click.Context):
 
 @contextlib.contextmanager
 def _one_sentence() -> Iterator[None]:
-    """Turns what click would say on several lines into an error of our own."""
+    """Turns what click would say on several lines, or not at all, into an error of our own."""
     try:
         yield
+    except KeyboardInterrupt:  # of a command that has no more to say of it
+        raise Interrupted("interrupted") from None
     except click.UsageError as error:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             raise

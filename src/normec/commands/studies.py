@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands.answers import TrustCode, answer, split
-from normec.errors import BadInput, NormecError, count
+from normec.errors import BadInput, Interrupted, NormecError, count
 
 if TYPE_CHECKING:
     from normec.studies.sweep import Sweep
@@ -79,7 +79,7 @@ def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any
         with runs_going_on(len(chosen.runs), chosen.rounds) as told:
             return chosen.run(folder, workers or os.cpu_count() or 1, told)
     except KeyboardInterrupt:
-        raise NormecError("interrupted; the same command resumes") from None
+        raise Interrupted("interrupted; the same command resumes") from None
     except OSError as error:  # a full disk
         raise NormecError(f"{error}. What was saved is intact; the same command goes on") from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands.answers import TrustCode, as_text, escaped, split
-from normec.errors import BadInput, NormecError, printable
+from normec.errors import BadInput, Interrupted, NormecError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,7 @@ def train(
             return
         _train(split(run or [], out if resume else None, workers), out, resume, trust_code, tensorboard, as_json)
     except KeyboardInterrupt:
-        raise NormecError("interrupted before training started") from None
+        raise Interrupted("interrupted before training started") from None
 
 
 def _check_only(arguments: list[str], workers: int | None, trust_code: bool) -> None:
@@ -105,7 +105,7 @@ def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tens
         with watching, observer:
             return execute(plan, folder, observer, ranks)
     except KeyboardInterrupt:
-        raise NormecError(f"interrupted; go on with: {going_on}") from None
+        raise Interrupted(f"interrupted; go on with: {going_on}") from None
     except OSError as error:  # a full disk
         raise NormecError(f"{error}. What was saved is intact; go on with: {going_on}") from None
 

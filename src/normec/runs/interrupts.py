@@ -9,17 +9,31 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+IMPORTING = "<frozen importlib._bootstrap>"
+"""Where Python says that the code of its imports stands."""
+
 
 def end_at_once(number: int, frame: FrameType | None) -> None:
     """A signal handler that ends the process: a library that is being imported might swallow an exception."""
-    os.write(2, b"normec: interrupted\n")
+    shown = b"\r\x1b[K\x1b[?25h" if os.isatty(2) else b""  # a line of progress goes, and the cursor that it hid comes back
+    os.write(2, shown + b"normec: interrupted\n")
     os._exit(130)
 
 
 def interruptible() -> None:
-    """From here on Ctrl-C raises KeyboardInterrupt again, where it has ended the process at once."""
+    """From here on Ctrl-C raises KeyboardInterrupt again outside of imports, where it has ended the process at once."""
     if signal.getsignal(signal.SIGINT) is end_at_once:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt, but within an import ends the process: nothing is half done, and the module may swallow it."""
+    within = frame
+    while within is not None:
+        if within.f_code.co_filename == IMPORTING:
+            end_at_once(number, frame)
+        within = within.f_back
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
