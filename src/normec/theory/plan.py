@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -140,7 +141,7 @@ def plan(goal: Goal) -> dict[str, Any]:
         "outside": list(proven.outside or ()),
         "chosen": _shown(best),
         "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)} if closed else None,
-        "more": _more(goal, rounds),
+        "more": _more(goal, rounds, sigma),
         "notes": _notes(goal, best),
         "run": _command(goal, best, rounds),
     }
@@ -155,12 +156,15 @@ def minimise(start: Setting, free_start: bool = True, least: float = 0.0) -> Set
 
     root = math.sqrt(2 * start.L * start.F)
 
-    def setting(logs: np.ndarray) -> Setting:
+    @lru_cache(maxsize=16)  # a solver asks for the bound and for the conditions at the same points
+    def at(logs: tuple[float, ...]) -> Setting:
         beta, R, gamma, extra, eta = (float(value) for value in np.exp(np.clip(logs, -60, 60)))
-        changed = replace(start, beta=beta, gamma=min(gamma, 1.0) / (2 * start.L), eta=eta)
-        if free_start:
-            changed = replace(changed, R=R * root)
-        return replace(changed, heterogeneity=least + extra * start.F) if start.drifts else changed
+        R = R * root if free_start else start.R
+        heterogeneity = least + extra * start.F if start.drifts else start.heterogeneity
+        return replace(start, beta=beta, gamma=min(gamma, 1.0) / (2 * start.L), eta=eta, R=R, heterogeneity=heterogeneity)
+
+    def setting(logs: np.ndarray) -> Setting:
+        return at(tuple(logs.tolist()))
 
     def objective(logs: np.ndarray) -> float:
         return math.log(bound(setting(logs), "sharper").total)
@@ -203,15 +207,17 @@ def _best_rounds(goal: Goal) -> int:
     return min(ROUNDS_TO_CHOOSE, key=total)
 
 
-def _more(goal: Goal, rounds: int) -> dict[str, float]:
-    """The smallest sharper bounds for twice the clients and twice the rounds, at the same ε."""
-    found, fixed = {}, goal.chosen_delta if goal.epsilon is not None else None
-    for name, changed, k in (
-        ("twice the clients", {"clients": 2 * goal.clients, "delta": fixed}, rounds),
-        ("twice the rounds", {}, 2 * rounds),
+def _more(goal: Goal, rounds: int, sigma: float) -> dict[str, float]:
+    """The smallest sharper bounds for twice the clients and twice the rounds, at the same ε and δ.
+
+    sigma: the noise of `rounds` rounds, which at one δ does not depend on the clients.
+    """
+    found = {}
+    for name, changed, k, noise in (
+        ("twice the clients", {"clients": 2 * goal.clients}, rounds, sigma),
+        ("twice the rounds", {}, 2 * rounds, goal.noise(2 * rounds)),
     ):
-        other = goal.model_copy(update=changed)
-        setting = other.setting(k, other.noise(k))
+        setting = goal.model_copy(update=changed).setting(k, noise)
         found[name] = bound(minimise(setting, goal.start is None, goal.heterogeneity), "sharper").total
     return found
 
