@@ -434,11 +434,11 @@ def test_fixed_cohorts_are_not_amplified_for_memories_that_move_only_in_them(
     """The Rényi bound without replacement supposes messages that depend on no secret cohort; its claim is smaller."""
     privacy = normec.Privacy(trust="central", noise_multiplier=6.0, delta=1e-5)
     run = quadratic(
-        [[1.0]] * 50, algorithm=algorithm, participation=normec.Fixed(0.06), privacy=privacy, rounds=30, out=tmp_path,
+        [[1.0]] * 50, algorithm=algorithm, participation=normec.Fixed(0.06), privacy=privacy, rounds=5, out=tmp_path,
         evaluation=normec.Evaluation(samples=5),
     )  # fmt: skip
     assert run.summary["accountant"] == ("gaussian over participations" if follows else "RDP")
-    plain = Mechanism("central", "zero-out", 1.0, 6.0, Fixed(0.06), 50, 30)
+    plain = Mechanism("central", "zero-out", 1.0, 6.0, Fixed(0.06), 50, 5)
     assert run.epsilon == epsilon(replace(plain, cohort_memories=follows), 1e-5).epsilon
     assert Account.of(read(tmp_path / "ledger.jsonl")).spent.epsilon == run.epsilon
     if follows:
