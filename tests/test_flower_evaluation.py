@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -31,6 +32,7 @@ from federation import Grid, Node, owner
 from normec.flower import ClientEvaluation, ClientMod, Strategy
 from normec.flower.evaluations import Evaluations
 from normec.flower.owner import account
+from normec.flower.server_state import ServerState
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
 from normec.privacy.promise import upper
@@ -351,6 +353,74 @@ def test_an_evaluation_that_a_crash_interrupts_counts_at_the_server_and_at_each_
             break
         assert first == (moment > 1)
     assert moment > 20
+
+
+@pytest.mark.parametrize("trust", ["none", "central", "local"])
+@pytest.mark.parametrize("last", [False, True], ids=["between", "at the end"])
+def test_an_evaluation_before_which_the_server_was_killed_is_done_when_it_is_back(
+    trust: Any, last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rounds and an evaluation after each, killed between the checkpoint of the second or third and its evaluation."""
+    privacy, chosen = (NONE, {}) if trust == "none" else (private(trust), {"noise_multiplier": 2.0})
+    grid, killed = federation(tmp_path, trust), 3 if last else 2
+    ended = ServerState.ended
+
+    def dying(state: ServerState, *rest: Any) -> None:
+        ended(state, *rest)
+        if state.rounds_done == killed:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerState, "ended", dying)
+        with pytest.raises(Killed):
+            run(tmp_path, grid, privacy, rounds=3, every=1, **chosen)
+    for _ in range(2):  # the second time nothing is left to do
+        run(tmp_path, grid, privacy, rounds=3, every=1, **chosen)
+    lines = (tmp_path / "server" / "evaluation" / "metrics.jsonl").read_text().splitlines()
+    assert [(row["round"], row["answered"]) for row in map(unsealed, lines)] == [(1, 2), (2, 2), (3, 2)]
+    assert sum(reply.metadata.message_type == "evaluate" for reply in grid.heard) == 6
+    if trust != "none":
+        assert read(tmp_path / "server" / "evaluation" / "ledger.jsonl").counted() == 3
+
+
+def test_an_interrupted_evaluation_is_given_up_and_a_torn_line_of_metrics_is_cut_off(tmp_path: Path, caplog: Any) -> None:
+    """It has begun, so that it counts and is not asked again, and the ledger and the log say that it has no result."""
+    sizes = Sizes(local_lr=0.5, clients=2, rounds=3, parameters=4)
+    terms = Terms.settled(ALGORITHM, normec.Full(), private("central"), sizes).evaluated(ClientEvaluation(noise_multiplier=2.0))
+    assert terms.evaluation is not None
+    first = Evaluations(tmp_path, terms, terms.evaluation)
+    first.begin(0)
+    first.end(0, [torch.zeros(2), torch.zeros(2)])
+    first.begin(1)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "lo')
+    again = Evaluations(tmp_path, terms, terms.evaluation)
+    assert [line["kind"] for line in read(tmp_path / "ledger.jsonl").lines[-2:]] == ["intent", "given up"]
+    assert "evaluation after round 2 was interrupted: it counts, and has no result" in caplog.text
+    assert (again.counted, again.owed(1), again.owed(2), again.owed(3)) == (2, False, False, True)
+    assert [unsealed(line)["round"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1]
+
+
+def test_noise_that_its_lattice_cannot_hold_is_refused_by_the_server_and_by_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """σ = 1e9 over 2^-20 is 2^49.9; of 100,000 clients, times 2^8.3: past the 2^58 that whole numbers of 63 bits leave room for."""
+    sizes = Sizes(local_lr=0.5, clients=100_000, rounds=1, parameters=4)
+    plain = Terms.settled(ALGORITHM, normec.Full(), normec.Privacy(trust="central", noise_multiplier=2.0, delta=1e-6), sizes)
+    metrics = {f"m{i}": 1.0 for i in range(64)}
+    said = r"^evaluation.noise_multiplier=1e\+09 is beyond the whole numbers of secure noise. Use less noise.$"
+    with pytest.raises(BadInput, match=said):
+        plain.evaluated(ClientEvaluation(noise_multiplier=1e9, metrics=metrics))
+    table = plain.evaluated(ClientEvaluation(noise_multiplier=0.01, metrics=metrics)).table()
+    text = json.dumps(table | {"evaluation": table["evaluation"] | {"noise_multiplier": 1e9}})
+    with pytest.raises(BadInput, match=said):
+        Terms.read(text)
+    monkeypatch.setattr("normec.privacy.promise.LATTICE_GAP", 1e-11)  # else ε is past all that can be asked for first
+    with pytest.raises(
+        BadInput, match=r"^evaluation.noise_multiplier=0.01 is too small for secure noise on 64 numbers over 1 round"
+    ) as error:
+        Terms.read(json.dumps(table))
+    found = re.search(r"Use at least ([0-9.e-]+) or a smaller epsilon\.$", str(error.value))
+    assert found
+    plain.evaluated(ClientEvaluation(noise_multiplier=float(found[1]), metrics=metrics))
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["older", "gone"])

@@ -15,6 +15,7 @@ from normec.privacy import Mechanism, Privacy, calibrate
 from normec.privacy.mechanism import SMALLEST_NOISE, Epsilon, NoiseMultiplier
 from normec.privacy.noise import lattice_for, to_lattice
 from normec.privacy.participation import Full
+from normec.privacy.promise import check_lattice
 from normec.settings import Count, OpenUnit, Positive, Settings
 
 WEIGHT = "num-examples"
@@ -68,10 +69,11 @@ class ClientEvaluation(Settings):
             found = found.model_copy(
                 update={"epsilon": None, "noise_multiplier": calibrate(silent, self.epsilon, found.delta or 0.0)},
             )
+        found.mechanism(privacy, clients, rounds)
         return found
 
-    def check(self, privacy: Privacy) -> None:
-        """Refuses what a server has not settled.
+    def check(self, privacy: Privacy, clients: int, rounds: int) -> None:
+        """Refuses what a server has not settled, or may not ask for.
 
         Raises:
             BadInput: naming the setting.
@@ -85,6 +87,7 @@ class ClientEvaluation(Settings):
             raise BadInput(
                 "evaluation.noise_multiplier", f"={self.noise_multiplier} counts as no noise. Raise it, or leave evaluation out."
             )
+        self.mechanism(privacy, clients, rounds)
 
     @property
     def ranges(self) -> tuple[tuple[str, float], ...]:
@@ -100,9 +103,13 @@ class ClientEvaluation(Settings):
         return rounds_done > 0 and (rounds_done % self.every == 0 or rounds_done == rounds)
 
     def mechanism(self, privacy: Privacy, clients: int, rounds: int) -> Mechanism:
-        """All evaluations as releases: every client in each, messages of norm at most 1 and their rounding."""
+        """All evaluations as releases: every client in each, messages of norm at most 1 and their rounding.
+
+        Raises:
+            BadInput: for noise that its lattice cannot hold.
+        """
         lattice = lattice_for(1.0) if privacy.trust != "none" else 0.0
-        return Mechanism(
+        mechanism = Mechanism(
             trust=privacy.trust,
             adjacency=privacy.adjacency,
             bound=1.0 + lattice * math.sqrt(len(self.metrics)) / 2,
@@ -112,6 +119,9 @@ class ClientEvaluation(Settings):
             rounds=self.number(rounds),
             lattice=lattice,
         )
+        delta = self.delta if self.delta is not None else privacy.delta_for(clients)
+        check_lattice(mechanism, len(self.metrics), delta, "evaluation.noise_multiplier")
+        return mechanism
 
     def message(self, values: Mapping[str, object] | None, mechanism: Mechanism) -> Tensor:
         """A client's message, before any noise: (m,) of norm at most 1, or (1 + m,), its weight and metrics, without privacy.

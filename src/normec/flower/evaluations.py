@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normec.files import making
+from normec.errors import BadInput
+from normec.files import Appended, making, write_atomically
 from normec.flower.evaluation import ClientEvaluation
 from normec.flower.terms import Terms
+from normec.hashed import unsealed
 from normec.privacy import Spent, SpentSoFar, epsilon
 from normec.privacy.account import Evaluated
 from normec.privacy.ledger import Ledger
@@ -23,6 +26,8 @@ from normec.privacy.promise import ledger_header
 from normec.runs.folder import line_of
 from normec.runs.spending import check_covers
 from normec.streams import Streams
+
+log = logging.getLogger("flwr")
 
 
 class Evaluations:
@@ -39,6 +44,19 @@ class Evaluations:
                 self.ledger = Ledger.open(
                     folder / "ledger.jsonl", ledger_header(self.mechanism, privacy, self._delta, self.spent().accountant)
                 )
+            self._rows = Appended(folder / "metrics.jsonl")
+            self._asked = _rounds_of(self._rows.path)
+        self._end_what_was_interrupted()
+
+    def _end_what_was_interrupted(self) -> None:
+        """An evaluation whose server was killed in it may have been answered: it counts, and to ask again would count twice."""
+        if self.ledger is None or (last := self.ledger.lines[-1])["kind"] not in ("intent", "commit"):
+            return
+        if (k := last["round"]) + 1 in self._asked:
+            self.ledger.release(k)
+            return
+        log.warning("the evaluation after round %d was interrupted: it counts, and has no result", k + 1)
+        self.ledger.give_up(k)
 
     @property
     def _delta(self) -> float:
@@ -65,6 +83,11 @@ class Evaluations:
         room = self.counted < self.mechanism.rounds
         return room and self.evaluation.due(rounds_done, self.terms.sizes.rounds)
 
+    def owed(self, rounds_done: int) -> bool:
+        """Whether the one after so many rounds is due, and nobody has been asked, as where the server was killed just before it."""
+        asked = self.ledger.begun(rounds_done - 1) if self.ledger else rounds_done in self._asked
+        return not asked and self.due(rounds_done)
+
     @property
     def counted(self) -> int:
         """How many evaluations count, under privacy."""
@@ -78,6 +101,9 @@ class Evaluations:
     def end(self, k: int, messages: list[Tensor]) -> dict[str, float]:
         """The metrics of an evaluation from the messages that have come, written down; empty where none has."""
         if not messages:
+            self._write({"round": k + 1, "answered": 0})
+            if self.ledger is not None:
+                self.ledger.give_up(k)
             return {}
         noised = None
         if self.mechanism.trust != "none":
@@ -90,11 +116,14 @@ class Evaluations:
         row: dict[str, Any] = {"round": k + 1, **found, "answered": len(messages)}
         if noised is not None:
             row["noise_std"] = self.evaluation.noise_std(self.mechanism, len(messages))
-        with (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(line_of({key: _finite(value) for key, value in row.items()}))
+        self._write(row)
         if self.ledger is not None:
             self.ledger.release(k)
         return found
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._rows.append(line_of({key: _finite(value) for key, value in row.items()}).encode())
+        self._asked.add(row["round"])
 
     def table(self, training: Spent, delta: float | None) -> dict[str, Any]:
         """As plain values of a summary, beside the training, whose ε and δ these are. ε is null where it is infinite."""
@@ -105,6 +134,22 @@ class Evaluations:
         own = {"epsilon": planned.spent.epsilon, "delta": planned.delta, "noise_multiplier": planned.noise_multiplier}
         together = {"epsilon": _finite(planned.with_training(training).epsilon), "delta": planned.with_delta(delta)}
         return {**number, **own, "training": {"epsilon": _finite(training.epsilon), "delta": delta}, "together": together}
+
+
+def _rounds_of(path: Path) -> set[int]:
+    """After which rounds the lines of metrics were; an incomplete last line, of a process killed while writing, is cut off.
+
+    Raises:
+        BadInput: where a line was changed.
+    """
+    text = path.read_bytes() if path.exists() else b""
+    whole = text[: text.rfind(b"\n") + 1]
+    if whole != text:
+        write_atomically(path, lambda: whole)
+    try:
+        return {int(unsealed(line)["round"]) for line in whole.decode().splitlines()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput("folder", f": {path} is damaged ({error}). Restore it, or use another folder.") from None
 
 
 def _finite(value: Any) -> Any:

@@ -148,6 +148,10 @@ class ServerState:
             return False
         return self.rounds_done < self.mechanism.rounds
 
+    def owes_evaluation(self) -> bool:
+        """Whether the clients were to be asked of the model as it stands, and were not."""
+        return self.evaluations is not None and self.evaluations.owed(self.rounds_done)
+
     def begin_attempt(self) -> None:
         """Round `rounds_done` begins, once more or for the first time: its intent, then its cohort."""
         self.attempt = _newer_than(self.attempt)

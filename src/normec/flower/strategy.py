@@ -108,11 +108,14 @@ class Strategy(FlowerStrategy):
             self._check_moved()
             self.summary()
             arrays = self._current()
-            if self.state.goes_on():
+            owed = self.state.owes_evaluation()
+            if owed or self.state.goes_on():
                 self.roster = Roster(self.state.clients, {k: v for k, v in self.state.nodes.items() if k not in self.moved})
                 self.roster.gather(grid, self._greeting, self.clients, least=1 if self.state.clients else self.clients, wait=self.wait)
                 self.state.clients, self.state.nodes = self.roster.clients, self.roster.bound
                 self.state.began(lambda: _evaluated(evaluate_fn, 0, arrays, result))
+            if owed:
+                self._evaluate(grid, arrays, evaluate_config, result)
             while self.state.goes_on():
                 current = self.state.rounds_done + 1
                 self.roster.gather(grid, self._greeting, 1, least=1, wait=self.wait)
@@ -123,10 +126,7 @@ class Strategy(FlowerStrategy):
                 arrays, counts = self.aggregate_train(current, replies)
                 result.train_metrics_clientapp[current] = counts
                 self.state.ended(counts, _evaluated(evaluate_fn, current, arrays, result))
-                asked = self.configure_evaluate(current, arrays, evaluate_config or ConfigRecord(), grid)
-                found = self.aggregate_evaluate(current, grid.send_and_receive(asked, timeout=timeout)) if asked else None
-                if found is not None:
-                    result.evaluate_metrics_clientapp[current] = found
+                self._evaluate(grid, arrays, evaluate_config, result)
             log.info("ends after %s", self.state.where())
             summary = self.state.finish(self.layout.tensors(arrays))
         log.info(summary["claim"])
@@ -201,6 +201,13 @@ class Strategy(FlowerStrategy):
             log.info("goes on after %s", self.state.where())
         log.info("planned: %s", self.state.claim().sentence)
 
+    def _evaluate(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord | None, result: Result) -> None:
+        current = self.state.rounds_done
+        asked = self.configure_evaluate(current, arrays, config or ConfigRecord(), grid)
+        found = self.aggregate_evaluate(current, grid.send_and_receive(asked, timeout=self.timeout)) if asked else None
+        if found is not None:
+            result.evaluate_metrics_clientapp[current] = found
+
     def _check_moved(self) -> None:
         if unknown := self.moved - set(self.state.clients):
             problem = f" names {min(unknown)!r:.80}, and the experiment's clients are {', '.join(self.state.clients) or 'not known yet'}."
@@ -217,7 +224,7 @@ class Strategy(FlowerStrategy):
             round=state.rounds_done - 1 if task == "evaluate" else min(state.rounds_done, state.mechanism.rounds - 1),
             attempt=state.attempt,
             settled=NEVER if client is None else state.settled.get(client, NEVER),
-            transmits=client is not None and state.transmits(client),
+            transmits=client is not None and task == "train" and state.transmits(client),
             names=self.layout.names,
             copies=self.layout.copies,
             terms=self.terms,

@@ -141,7 +141,7 @@ class Terms:
         if terms.privacy.trust != "none" and terms.privacy.delta is None:
             raise BadInput("privacy.delta", " is missing, at which an ε could be stated. Give it.")
         if terms.evaluation is not None:
-            terms.evaluation.check(terms.privacy)
+            terms.evaluation.check(terms.privacy, terms.sizes.clients, terms.sizes.rounds)
         if terms.privacy.trust != "none" and terms.privacy.noise != "secure":
             raise BadInput("privacy.noise", f"={terms.privacy.noise!r} is for simulation. What leaves a process needs noise='secure'.")
         return terms

@@ -73,6 +73,10 @@ class Ledger:
         """How many releases must be accounted: attempts whose output may have been seen, each retry by its own rule."""
         return len(self._begun) if self.seeded else self._begun.total()
 
+    def begun(self, k: int) -> bool:
+        """Whether round k has begun."""
+        return self._begun[k] > 0
+
     def retried(self) -> list[int]:
         """The rounds that were begun more than once."""
         return sorted(k for k, times in self._begun.items() if times > 1)

@@ -171,7 +171,7 @@ def mechanism_for(
         raise BadInput("privacy.min_honest", problem)
     if privacy.epsilon is not None:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
-    _check_lattice(mechanism, d, delta)
+    check_lattice(mechanism, d, delta)
     if privacy.client_limit is not None:
         mechanism = within_limit(mechanism, privacy.client_limit, delta)
         if mechanism.silences_all:
@@ -184,15 +184,21 @@ def mechanism_for(
     return mechanism, delta
 
 
-def _check_lattice(mechanism: Mechanism, d: int, delta: float) -> None:
+def check_lattice(mechanism: Mechanism, d: int, delta: float, setting: str = "privacy.noise_multiplier") -> None:
     """Refuses secure noise that is too small for its lattice: so small that it differs from the Gaussian that is accounted.
 
-    Not where ε is beyond all that can be asked for, and protects nobody anyway.
+    Not where ε is beyond all that can be asked for, and protects nobody anyway. d: numbers in a release. setting: of the noise.
+
+    Raises:
+        BadInput: naming the setting, also for more noise than the lattice has whole numbers for.
     """
     if not mechanism.lattice or not mechanism.private:
         return
     together = math.sqrt(mechanism.honest)  # where participants add noise, that of the honest ones covers a client
     numbers, most = float(d) * mechanism.rounds, mechanism.noise_std * together
+    ways = ("", " or a smaller epsilon")  # an evaluation by the clients has secure noise always
+    if setting.startswith("privacy."):
+        ways = (", or noise=seeded", ", a smaller epsilon, or noise=seeded")
 
     def gap(std: float) -> float:
         return lattice_gap(std / mechanism.lattice, mechanism.sensitivity / std, numbers)
@@ -202,10 +208,10 @@ def _check_lattice(mechanism: Mechanism, d: int, delta: float) -> None:
             most *= 1.1
         least = most / together / mechanism.bound
         problem = f"={mechanism.noise_multiplier:.3g} is too small for secure noise on {d:,} numbers over {mechanism.rounds:,} rounds"
-        raise BadInput("privacy.noise_multiplier", f"{problem}. Use at least {least:.2g}, a smaller epsilon, or noise=seeded.")
+        raise BadInput(setting, f"{problem}. Use at least {rounded_up(least, 2)}{ways[1]}.")
     if mechanism.noise_std * math.sqrt(mechanism.clients) > LARGEST_SCALE * mechanism.lattice:
-        problem = f"={mechanism.noise_multiplier:.3g} is beyond the whole numbers of secure noise. Use less noise, or noise=seeded."
-        raise BadInput("privacy.noise_multiplier", problem)
+        problem = f"={mechanism.noise_multiplier:.3g} is beyond the whole numbers of secure noise. Use less noise{ways[0]}."
+        raise BadInput(setting, problem)
 
 
 def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:
