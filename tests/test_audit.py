@@ -121,7 +121,7 @@ def resync_after(due: Callable[[int], bool]) -> Callable[[pytest.MonkeyPatch], N
         whole(self, state, statistics)
         if due(state.rounds_done):
             (v,) = state.memory.read(np.arange(CLIENTS + 20))
-            state.server = (v.mean(0),)
+            state.server = state.server._replace(slots=(v.mean(0),))
 
     return lambda patch: patch.setattr(Recorder, "round", wrong)
 
@@ -320,21 +320,21 @@ def a_hint_of_the_clean_sum(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_start_from_data(patch: pytest.MonkeyPatch) -> None:
-    start = normec.training._start
+    start = normec.runs.loop._start
 
     def wrong(plan: Any, ranks: Any) -> Any:
         state = start(plan, ranks)
-        state.x += 0.01 * plan.federation.x[3]
+        state.server.x.add_(0.01 * plan.federation.x[3])
         return state
 
-    patch.setattr(normec.training, "_start", wrong)
+    patch.setattr(normec.runs.loop, "_start", wrong)
 
 
 def another_model_in_the_end(patch: pytest.MonkeyPatch) -> None:
     finish = Recorder.finish
 
     def wrong(self: Recorder, state: Any) -> Any:
-        state.x = state.x - 0.01 * self.plan.federation.x[3]
+        state.server = state.server._replace(x=state.server.x - 0.01 * self.plan.federation.x[3])
         return finish(self, state)
 
     patch.setattr(Recorder, "finish", wrong)

@@ -151,7 +151,7 @@ def test_a_lost_message_leaves_the_servers_estimate_the_mean_of_the_memories(los
     chosen = strategy(tmp_path, algorithm=normec.FedNormEC(beta=0.1, server_lr=1.0, lazy=lazy))
     result = start(chosen, grid)
     assert [result.train_metrics_clientapp[k]["absent"] for k in range(1, ROUNDS + 1)] == [0, 1, 1, 0, 0]
-    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(chosen.state.server.slots[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
     assert len(set(map(tuple, memories(chosen, tmp_path).tolist()))) == 3
 
 
@@ -174,7 +174,7 @@ def test_a_server_that_dies_between_or_within_rounds_goes_on_from_its_folder(pri
     attempts = ROUNDS if tiny.trust == "none" else ROUNDS - 1  # a retried round is a second release, and the plan had five
     assert second.state.rounds_done == attempts
     assert second.state.experiment == first.state.experiment
-    torch.testing.assert_close(second.state.server[0], memories(second, tmp_path).mean(0), rtol=0, atol=1e-4)
+    torch.testing.assert_close(second.state.server.slots[0], memories(second, tmp_path).mean(0), rtol=0, atol=1e-4)
     if tiny.trust == "none":
         for key, value in simulated(second.algorithm, normec.Full()).items():
             torch.testing.assert_close(torch.from_numpy(result.arrays[key].numpy()), value, rtol=1e-5, atol=1e-6)
@@ -287,7 +287,7 @@ def test_an_owners_limit_covers_all_experiments_and_ends_one_in_the_middle(tmp_p
     result = start(second, grid)
     assert releases(tmp_path) == {"c0": 10, "c1": 6, "c2": 10}
     assert [result.train_metrics_clientapp[k]["refused"] for k in range(1, ROUNDS + 1)] == [0, 1, 1, 1, 1]
-    torch.testing.assert_close(second.state.server[0], second.state.server[0].nan_to_num(), rtol=0, atol=0)
+    torch.testing.assert_close(second.state.server.slots[0], second.state.server.slots[0].nan_to_num(), rtol=0, atol=0)
 
 
 def message_of(reply: Message, **changes: Any) -> Message:
@@ -352,7 +352,7 @@ def test_a_reply_that_no_honest_client_sends_is_refused_and_counted(kind: str, t
     chosen = strategy(tmp_path)
     result = start(chosen, grid)
     assert [result.train_metrics_clientapp[k]["refused"] for k in range(1, ROUNDS + 1)] == [0, 1, 1, 0, 0]
-    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(chosen.state.server.slots[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
 
 
 def test_a_number_of_examples_is_no_weight_and_does_not_leave_the_client(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_a_node_that_comes_back_under_another_number_goes_on(tmp_path: Path) -> 
 
     result = start(chosen, grid, evaluate_fn=restart)
     assert [result.train_metrics_clientapp[k]["answered"] for k in range(1, ROUNDS + 1)] == [3, 3, 2, 3, 3]
-    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(chosen.state.server.slots[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
 
 
 def handed(grid: Grid, node: int, content: RecordDict, kind: str = "train") -> Message:
@@ -491,7 +491,7 @@ def test_a_message_past_its_bound_does_not_leave_the_client_nor_that_there_was_o
     held = memories(chosen, tmp_path).norm(dim=1)
     torch.testing.assert_close(held, torch.tensor([1.0, 1.0, 0.0]), rtol=1e-4, atol=0)
     torch.testing.assert_close(
-        chosen.state.x - chosen.layout.flat(ArrayRecord(START)), torch.full((D,), -2 / 3 / D**0.5), rtol=1e-4, atol=0
+        chosen.state.server.x - chosen.layout.flat(ArrayRecord(START)), torch.full((D,), -2 / 3 / D**0.5), rtol=1e-4, atol=0
     )
 
 
@@ -502,7 +502,7 @@ def test_without_privacy_a_failure_is_an_error_and_the_client_goes_on_afterwards
     chosen = strategy(tmp_path)
     result = start(chosen, grid)
     assert [result.train_metrics_clientapp[k]["absent"] for k in range(1, ROUNDS + 1)] == [int(k == on) for k in range(1, ROUNDS + 1)]
-    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(chosen.state.server.slots[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
 
 
 def test_a_client_killed_before_its_first_memory_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,7 +538,7 @@ def test_an_instruction_that_comes_twice_or_late_moves_nothing(tmp_path: Path) -
     grid.nodes[11].app = twice  # type: ignore[assignment]
     start(chosen, grid)
     assert len(kept) == ROUNDS
-    torch.testing.assert_close(chosen.state.server[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(chosen.state.server.slots[0], memories(chosen, tmp_path).mean(0), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("limit", "affordable"), [(4.5, 1), (8.5, 3), (2.0, 0)])
@@ -789,7 +789,7 @@ def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Pat
 
     def look(current: int, arrays: ArrayRecord) -> None:
         state = chosen.state
-        now = Seen.of(state.x, state.server, state.steps)
+        now = Seen.of(state.server)
         if not watched:
             backend = CanaryBackend(Loop(), canaries)
             watched.append(
@@ -800,7 +800,7 @@ def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Pat
             witness.mechanism.cohorts[current - 1] = state.cohort.copy()
             witness.backend.updates_seen.update({name: update for name, update in updates.items() if not lazy or state.transmits(name)})
         updates.clear()
-        witness.follow(Seen.of(state.x, state.server, state.steps), state.x, current)
+        witness.follow(Seen.of(state.server), state.server.x, current)
 
     chosen.start(grid, ArrayRecord({"x": torch.zeros(d)}), num_rounds=rounds, evaluate_fn=look)  # type: ignore[arg-type]
     found = judge(watched[0].evidence(), chosen.state.mechanism, 1e-5, error=1e-5)  # secure noise has no seed

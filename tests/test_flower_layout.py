@@ -93,7 +93,7 @@ def test_tied_weights_are_one_parameter_as_in_the_simulator(start: Any, trained:
 def test_the_noise_of_a_tied_weight_is_drawn_once_and_both_names_carry_it(tmp_path: Path) -> None:
     chosen, found = train(tmp_path, Tied, Tied(), privacy=normec.Privacy(trust="central", noise_multiplier=1.0))
     assert torch.equal(found["first.weight"], found["second.weight"])
-    assert chosen.state.x.shape == (24,)
+    assert chosen.state.server.x.shape == (24,)
 
 
 def test_of_an_embedding_that_is_used_twice_4746_numbers_are_trained() -> None:

@@ -29,6 +29,7 @@ from normec.algorithms.fed_normec import FedNormEC
 from normec.algorithms.fedavg import FedAvg
 from normec.algorithms.fedprox import FedProx
 from normec.algorithms.scaffold import Scaffold
+from normec.algorithms.server_round import Server, server_round
 from normec.algorithms.server_steps import Descent, ServerAdam, ServerMomentum, ServerStep, server_step_from_table
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "FedNormEC",
     "FedProx",
     "Scaffold",
+    "Server",
     "ServerAdam",
     "ServerMomentum",
     "ServerStep",
@@ -63,5 +65,6 @@ __all__ = [
     "check_bound",
     "client_step",
     "register",
+    "server_round",
     "server_step_from_table",
 ]

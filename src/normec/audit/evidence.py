@@ -116,7 +116,7 @@ class Evidence:
         cls, rounds: list[Measured], cohorts: np.ndarray, departure: float, longest: float, canaries: Canaries, ends: tuple[Seen, Seen]
     ) -> Evidence:
         """ends: the states before the first round and after the last."""
-        way = ends[0].x - ends[1].x
+        way = ends[0].server.x - ends[1].server.x
         along, aside = canaries.project(way / way.norm() if bool(way.any()) else way)
         return cls(tuple(rounds), len(way), cohorts, departure, longest, along, aside)
 

@@ -8,40 +8,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normec.algorithms import Algorithm, ServerAdam, ServerMomentum, ServerStep, Slots
+from normec.algorithms import Algorithm, Server, ServerAdam, ServerMomentum, ServerStep
 from normec.errors import BadInput
-from normec.runs.recorder import State
 
 EXACT = 1e-9
 """How far from affine, relatively, a map may be by rounding."""
 
 
 class Seen(NamedTuple):
-    """What an outsider keeps of a run between two rounds: the model and the server's vectors, (d,) each, in float64.
+    """What an outsider keeps of a run between two rounds: all that the server holds, in float64.
 
     unit: the unit roundoff of the numbers that they were.
     """
 
-    x: Tensor
-    server: Slots
-    optimizer: Slots
-    unit: float = 0.0
+    server: Server
+    unit: float
 
     @classmethod
-    def of(cls, x: Tensor, server: Slots, optimizer: Slots) -> Seen:
+    def of(cls, server: Server) -> Seen:
         """Copies, which later rounds do not change."""
-        slots, momenta = (tuple(vector.double().clone() for vector in vectors) for vectors in (server, optimizer))
-        return cls(x.double().clone(), slots, momenta, torch.finfo(x.dtype).eps / 2)
+        return cls(server.map(lambda vector: vector.double().clone()), torch.finfo(server.x.dtype).eps / 2)
 
-    @classmethod
-    def at(cls, state: State) -> Seen:
-        """Of a simulated run."""
-        return cls.of(state.x, state.server, state.optimizer)
-
-    @property
-    def vectors(self) -> Slots:
-        """All of them."""
-        return (self.x, *self.server, *self.optimizer)
+    def equals(self, other: Seen) -> bool:
+        """Whether every vector is the same, bit for bit."""
+        return all(torch.equal(a, b) for a, b in zip(self.server.vectors, other.server.vectors, strict=True))
 
     def rounding(self, vector: Tensor) -> float:
         """About how wrong the coordinates of one of them are (standard deviation)."""
@@ -64,15 +54,16 @@ def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: S
     Raises:
         BadInput: for an algorithm or a server step from whose states it cannot be recovered.
     """
-    for place, slot in enumerate(after.server):
+    slots, x = before.server.slots, before.server.x
+    for place, slot in enumerate(after.server.slots):
 
         def next_slot(mean: Tensor, place: int = place) -> Tensor:
-            return algorithm.server(before.server, mean, rate)[1][place]
+            return algorithm.server(slots, mean, rate)[1][place]
 
-        found = _affine(next_slot, before.x)
+        found = _affine(next_slot, x)
         if found:
             return _solved(found, slot, after.rounding(slot))
-    found = _affine(lambda mean: algorithm.server(before.server, mean, rate)[0], before.x)
+    found = _affine(lambda mean: algorithm.server(slots, mean, rate)[0], x)
     if not found:
         problem = f"={algorithm.name!r}: neither a vector of its server nor its step shows the released mean, each coordinate by itself,"
         raise BadInput("algorithm.name", f"{problem} as c₀ + c₁ · mean. Audit another algorithm.")
@@ -104,6 +95,6 @@ def _direction(optimizer: ServerStep, lr: float, before: Seen, after: Seen) -> t
     elif optimizer.slots:
         raise BadInput("server.optimizer", f"={optimizer.optimizer!r}: the audit cannot recover releases from its states. Use sgd.")
     else:
-        return (before.x - after.x) / lr, after.rounding(after.x) / lr
-    momentum = after.optimizer[0]
-    return (momentum - kept * before.optimizer[0]) / share, after.rounding(momentum) / share
+        return (before.server.x - after.server.x) / lr, after.rounding(after.server.x) / lr
+    momentum = after.server.optimizer[0]
+    return (momentum - kept * before.server.optimizer[0]) / share, after.rounding(momentum) / share

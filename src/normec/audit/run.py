@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch.nn.utils import parameters_to_vector
 
-from normec.algorithms import Algorithm, Context, client_step
+from normec.algorithms import Algorithm, Context, Server, client_step
 from normec.audit.canaries import LEAST_RATE, LENGTH, Canaries, CanaryBackend, WithCanaries
 from normec.audit.evidence import Evidence
 from normec.audit.judge import judge
@@ -146,19 +145,19 @@ def _check(audited: Plan, number: int) -> None:
 
 def _start(audited: Plan) -> Seen:
     """The model as its factory made it, which no data has touched, and the server's vectors at zero."""
-    x, chosen = audited.start, audited.experiment
-    return Seen.of(x, tuple(torch.zeros_like(x) for _ in chosen.algorithm.server_slots), chosen.server.start(x))
+    chosen = audited.experiment
+    return Seen.of(Server.start(chosen.algorithm, chosen.server, audited.start))
 
 
 def _check_algorithm(audited: Plan, canaries: Canaries, length: float, start: Seen) -> None:
     """Whether releases can be recovered and messages made again, and whether a canary's message comes near its bound."""
     algorithm, optimizer = audited.experiment.algorithm, audited.experiment.server
-    x = start.x
+    x = start.server.x
     released(algorithm, optimizer, start, start, audited.mechanism.rate)
     memory = tuple(x.new_zeros(1, len(x)) for _ in algorithm.client_slots)
     direction = canaries.directions[:1].to(x.device)
     update = length * algorithm.update_scale(audited.experiment.local.lr) * direction
-    message = client_step(algorithm, update, memory, Context(start.server, refuse_to_draw(algorithm))).message
+    message = client_step(algorithm, update, memory, Context(start.server.slots, refuse_to_draw(algorithm))).message
     reach = float((message * direction).sum()) / algorithm.operator.bound
     if not reach >= REACH:
         problem = f"={algorithm.name!r}: the longest canary that float32 holds sends {reach:.3g} of the bound {algorithm.operator.bound:g}"

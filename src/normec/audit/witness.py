@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.algorithms import Algorithm, Context, ServerStep, Slots, client_step
+from normec.algorithms import Algorithm, Context, ServerStep, Slots, client_step, server_round
 from normec.audit.canaries import CanaryBackend
 from normec.audit.evidence import LONGER, Evidence, Measured, Messages
 from normec.audit.releases import Seen, released
@@ -86,7 +86,7 @@ class Witness:
 
     def __call__(self, state: State) -> None:
         """To be called before the first round and after each one; a round that is done again replaces the first time."""
-        self.follow(Seen.at(state), state.x, state.rounds_done)
+        self.follow(Seen.of(state.server), state.server.x, state.rounds_done)
 
     def follow(self, now: Seen, like: Tensor, done: int) -> None:
         """The same for what was seen after `done` rounds; like: a vector (d,) of the run."""
@@ -105,11 +105,11 @@ class Witness:
 
     def ended(self, model: Tensor) -> None:
         """To be told of the model (d,) that is given out in the end."""
-        if self.last is not None:
-            self._expect(Seen(model.to(self.last.x), (), ()), Seen(self.last.x, (), ()))
+        if self.last is not None and not torch.equal(model.to(self.last.server.x), self.last.server.x):
+            self.published = math.inf
 
     def _expect(self, seen: Seen, right: Seen) -> None:
-        if any(not torch.equal(a, b) for a, b in zip(seen.vectors, right.vectors, strict=True)):
+        if not seen.equals(right):
             self.published = math.inf
 
     def evidence(self) -> Evidence:
@@ -124,7 +124,7 @@ class Witness:
             raise NormecError(f"the audit shows nothing: {len(found)} of {rounds} rounds released something{cause}, and two are needed")
         if not any(one.present.any() for one in found):
             raise NormecError(f"the audit shows nothing: no canary took part in {len(found)} rounds. Raise rounds, or --canaries")
-        d = len(self.last.x)
+        d = len(self.last.server.x)
         if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(found) * d)):
             share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
             remedy = "Add noise" if self._like.dtype == torch.float64 else "Use engine.dtype=float64"
@@ -137,8 +137,7 @@ class Witness:
         mechanism, cohort = self.mechanism, self.mechanism.cohorts[k]
         messages, participants = self._messages(before, cohort), int(cohort.sum())
         if mechanism.trust == "secagg" and participants - mechanism.colluders < mechanism.min_honest:  # to be given up
-            moved = any(not torch.equal(a, b) for a, b in zip(before.vectors, after.vectors, strict=True))
-            self.departures[k] = math.inf if moved else 0.0
+            self.departures[k] = 0.0 if after.equals(before) else math.inf
             return
         mean, rounding = released(self.algorithm, self.optimizer, before, after, mechanism.rate)
         std = self._accounted_std(participants)
@@ -161,10 +160,8 @@ class Witness:
 
     def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:
         """The largest over the model and the server's vectors."""
-        direction, server = self.algorithm.server(before.server, mean, self.mechanism.rate)
-        x, optimizer = self.optimizer.step(before.x, direction, self.algorithm.server_lr, before.optimizer)
-        made = Seen(x, server, optimizer).vectors
-        found = zip(made, before.vectors, after.vectors, strict=True)
+        made = server_round(self.algorithm, self.optimizer, before.server, mean, self.mechanism.rate)
+        found = zip(made.vectors, before.server.vectors, after.server.vectors, strict=True)
         return _largest(*(float((m - a).norm() / (after.unit * (STEP * (a - b).norm() + NORM * a.norm()) + 1e-30)) for m, b, a in found))
 
     def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
@@ -173,7 +170,7 @@ class Witness:
         names = sorted(seen, key=self._places.__getitem__)
         places = np.array([self._places[name] for name in names], dtype=int)
         rows = self._like.new_empty(len(names), len(self._like))
-        sums = {kind: torch.zeros_like(before.x) for kind in ("honest", "canaries", "absent")}
+        sums = {kind: torch.zeros_like(before.server.x) for kind in ("honest", "canaries", "absent")}
         self._memory.reserve(places)
         self._before = (places, tuple(slot.clone() for slot in self._memory.read(places))) if self.resumable else None
         bound, inside = self.algorithm.operator.bound, 1 - margin(rows.dtype)  # the run's own, and not float64's
@@ -182,7 +179,7 @@ class Witness:
             block = slice(start, start + at_once)
             updates = torch.stack([seen.pop(name) for name in names[block]]).double() * self.scale
             memory = tuple(slot.double() for slot in self._memory.read(places[block]))
-            step = client_step(self.algorithm, updates, memory, Context(before.server, refuse_to_draw(self.algorithm)))
+            step = client_step(self.algorithm, updates, memory, Context(before.server.slots, refuse_to_draw(self.algorithm)))
             self._memory.write(places[block], step.memory)
             norms = row_norms(step.message)
             self.longest = _largest(self.longest, float(norms.max()) / bound)

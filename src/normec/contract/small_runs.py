@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from normec.algorithms import Algorithm, Context
+from normec.algorithms import Algorithm, Context, Descent, Server, server_round
 from normec.data import Federation
 from normec.engine import Engine
 from normec.engine.memory import dense_rows
@@ -119,22 +119,19 @@ def some_context(algorithm: Algorithm, clients: int, dtype: torch.dtype) -> Cont
 
 def plain_loop(algorithm: Algorithm, rounds: int) -> Tensor:
     """The model after some rounds in which every client takes one exact gradient step, in a few lines."""
-    gradient_of, streams = torch.from_numpy(CENTRES.mean(axis=1)), Streams(1)
-    x = torch.zeros(D, dtype=torch.float64)
+    gradient_of, streams, step = torch.from_numpy(CENTRES.mean(axis=1)), Streams(1), Descent()
+    server = Server.start(algorithm, step, torch.zeros(D, dtype=torch.float64))
     memory: tuple[Tensor, ...] = tuple(torch.zeros(CLIENTS, D, dtype=torch.float64) for _ in algorithm.client_slots)
-    state: tuple[Tensor, ...] = tuple(torch.zeros(D, dtype=torch.float64) for _ in algorithm.server_slots)
     for k in range(rounds):
 
         def uniform(k: int = k) -> Tensor:
             return torch.from_numpy(np.stack([streams.generator("compressor", k, i).random(D) for i in range(CLIENTS)]))
 
-        correction = algorithm.correction(memory, state)
-        update = (x - gradient_of + (0.0 if correction is None else correction)) * algorithm.update_scale(0.5)
-        step = algorithm.client(update, memory, Context(state, uniform))
-        memory = step.memory
-        direction, state = algorithm.server(state, step.message.mean(0), 1.0)
-        x = x - algorithm.server_lr * direction
-    return x
+        correction = algorithm.correction(memory, server.slots)
+        update = (server.x - gradient_of + (0.0 if correction is None else correction)) * algorithm.update_scale(0.5)
+        message, memory, _ = algorithm.client(update, memory, Context(server.slots, uniform))
+        server = server_round(algorithm, step, server, message.mean(0), 1.0)
+    return server.x
 
 
 def experiment(

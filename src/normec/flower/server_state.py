@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.algorithms import ServerStep, Slots
+from normec.algorithms import Server, ServerStep, server_round
 from normec.errors import BadInput
 from normec.flower.evaluations import Evaluations
 from normec.flower.keeper import NEVER, check_hex
@@ -53,9 +53,7 @@ class ServerState:
     mechanism: Mechanism
     streams: Streams
     spent: SpentSoFar
-    x: Tensor
-    server: Slots
-    steps: Slots
+    server: Server
     experiment: str
     ledger: Ledger | None = None
     evaluations: Evaluations | None = None
@@ -92,9 +90,7 @@ class ServerState:
             mechanism=mechanism,
             streams=Streams(seed, secret_cohorts=mechanism.trust != "none"),
             spent=SpentSoFar(mechanism, terms.privacy.delta or 0.0),
-            x=start,
-            server=tuple(torch.zeros_like(start) for _ in terms.algorithm.server_slots),
-            steps=optimizer.start(start),
+            server=Server.start(terms.algorithm, optimizer, start),
             experiment=secrets.token_hex(16),
         )
         state._resume()
@@ -117,9 +113,7 @@ class ServerState:
         vectors = self._tensors()
         if any(name not in tensors or tensors[name].shape != vector.shape for name, vector in vectors.items()):
             raise BadInput("folder", f": the checkpoint in {self.folder.path} is damaged. Restore it, or use another folder.")
-        self.x = tensors["x"]
-        self.server = tuple(tensors[f"server.{slot}"] for slot in self.terms.algorithm.server_slots)
-        self.steps = tuple(tensors[f"optimizer.{slot}"] for slot in self.optimizer.slots)
+        self.server = Server.loaded(tensors, self.terms.algorithm, self.optimizer)
         for name in COUNTS:
             setattr(self, name, counts.get(name, getattr(self, name)))
         self.clients = tuple(self.clients)
@@ -174,14 +168,13 @@ class ServerState:
         if self.ledger is not None:
             output = Output(self.cohort, released).fingerprint()
             self.ledger.commit(self.rounds_done, output, **self._participants(asked))
-        mean = released.to(self.x.dtype)
-        direction, self.server = self.terms.algorithm.server(self.server, mean, self.mechanism.rate)
-        self.x, self.steps = self.optimizer.step(self.x, direction, self.terms.algorithm.server_lr, self.steps)
+        mean = released.to(self.server.x.dtype)
+        self.server = server_round(self.terms.algorithm, self.optimizer, self.server, mean, self.mechanism.rate)
         messages = [answer.message for answer in answers.values() if answer.message is not None]
         self.settled |= dict.fromkeys(answers, self.attempt)
         self.transmissions += sum(self.transmits(client) for client in answers)
         self.bytes_up += sum(message.numel() * message.element_size() for message in messages)
-        self.bytes_down += BYTES_OF_A_NUMBER * len(self.x) * len(asked)
+        self.bytes_down += BYTES_OF_A_NUMBER * len(self.server.x) * len(asked)
         self.rounds_done += 1
 
     def ended(self, counts: Mapping[str, Any], evaluated: Mapping[str, Any]) -> None:
@@ -235,9 +228,7 @@ class ServerState:
         return {"participants": chosen, "exposure": self.mechanism.exposure(len(chosen))}
 
     def _tensors(self) -> dict[str, Tensor]:
-        slots = self.terms.algorithm.server_slots
-        tensors = {"x": self.x} | {f"server.{slot}": vector for slot, vector in zip(slots, self.server, strict=True)}
-        return tensors | {f"optimizer.{slot}": vector for slot, vector in zip(self.optimizer.slots, self.steps, strict=True)}
+        return self.server.named(self.terms.algorithm, self.optimizer)
 
     def _checkpoint(self) -> None:
         self.evaluated = self.evaluations.counted if self.evaluations else 0

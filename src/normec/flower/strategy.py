@@ -278,9 +278,9 @@ class Strategy(FlowerStrategy):
             raise NormecError(f"{problem} The experiment goes on from its folder, in a new run, when they do.")
 
     def _current(self) -> ArrayRecord:
-        if not bool(self.state.x.isfinite().all()):
+        if not bool(self.state.server.x.isfinite().all()):
             raise TrainingFailed(f"round {self.state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local_lr.")
-        return self.layout.arrays(self.state.x, self.arrays)
+        return self.layout.arrays(self.state.server.x, self.arrays)
 
 
 def _longest(bound: float, std: float, d: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from normec.algorithms import Algorithm, Descent, ServerStep
+from normec.algorithms import Algorithm, Descent, Server, ServerStep, server_round
 from normec.data import Federation
 from normec.engine import Clients, Engine, Ranks, Workers
 from normec.errors import BadInput
@@ -26,7 +26,7 @@ from normec.local import LocalMethod
 from normec.engine.memory import Memory
 from normec.models import Factory, Loss
 from normec.privacy.participation import Participation
-from normec.privacy import PER_CLIENT, Privacy
+from normec.privacy import Privacy
 from normec.runs.recorder import Observer, Recorder, State
 
 
@@ -104,61 +104,34 @@ def execute(
     tap: is shown the state before the first round of this process, after each one, and when all is over, for audits.
     """
     chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
-    algorithm, rounds = chosen.algorithm, mechanism.rounds
     ranks = ranks or Ranks()
     recorder = Recorder(plan, folder, observer, ranks)
-    state = _start(plan, ranks)
-    with (
-        folder or contextlib.nullcontext(),
-        torch.random.fork_rng(devices=[]),
-        Workers(plan.model, chosen.engine.workers) as workers,
-        deferred_interrupt() as interrupted,
-    ):
-        clients = Clients(
-            federation=plan.federation,
-            local=chosen.local,
-            algorithm=algorithm,
-            memory=state.memory,
-            workers=workers,
-            streams=streams,
-            backend=plan.backend,
-            ranks=ranks,
-            strict=mechanism.trust == "none",
-            counters=plan.model.counters,
-            lattice=mechanism.lattice,
-            bound=math.inf if tap or mechanism.trust == "none" else mechanism.bound,  # an audit is to find by itself what is wrong
-        )
-        if not _stand_together(state, recorder.resume(state), ranks) and algorithm.starts_from_updates:
-            state.server = clients.start(state.x)
-            state.transmissions = state.computations = mechanism.clients
+    with _room_to_work(plan, folder) as (workers, interrupted):
+        state = _start(plan, ranks)
+        clients = _clients(plan, state.memory, workers, ranks, watched=tap is not None)
+        if not _stand_together(state, recorder.resume(state), ranks):
+            _first_updates(state, clients)
         recorder.started(state)
         if tap:
             tap(state)
 
-        for k in range(state.rounds_done, rounds):
+        for k in range(state.rounds_done, mechanism.rounds):
             if ranks.agree(recorder.releases.budget_is_spent(k)):
                 break
             stored = recorder.releases.begin(k)
             cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
             participants, statistics = int(cohort.sum()), None
             if not mechanism.gives_up(participants):
-                total, state.buffers, statistics = clients.round(state.x, state.buffers, state.server, cohort, k)
+                total, state.buffers, statistics = clients.round(state.server.x, state.buffers, state.server.slots, cohort, k)
                 released = ranks.agree(stored.released if stored else mechanism.release(total, participants, streams, k))
                 recorder.releases.commit(k, Output(cohort, released))
-                mean = released.to(state.x.dtype)
-                direction, state.server = algorithm.server(state.server, mean, mechanism.rate)
-                state.x, state.optimizer = chosen.server.step(state.x, direction, algorithm.server_lr, state.optimizer)
-                if mechanism.trust in PER_CLIENT:
-                    state.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
-
-            state.rounds_done = k + 1
-            state.given_up += statistics is None
-            state.transmissions += participants
-            state.computations += len(clients.computing(cohort))
+                mean = released.to(state.server.x.dtype)
+                state.server = server_round(chosen.algorithm, chosen.server, state.server, mean, mechanism.rate)
+            state.ended(mechanism, cohort, len(clients.computing(cohort)), given_up=statistics is None)
             if tap:
                 tap(state)
             recorder.round(state, statistics)
-            if ranks.agree(interrupted()) and state.rounds_done < rounds:
+            if ranks.agree(interrupted()) and state.rounds_done < mechanism.rounds:
                 recorder.checkpoint(state)
                 raise KeyboardInterrupt
 
@@ -169,14 +142,51 @@ def execute(
     return Run(plan.model.module, recorder.metrics, summary, recorder.releases.claim().epsilon, path)
 
 
+@contextlib.contextmanager
+def _room_to_work(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Workers, Callable[[], bool]]]:
+    """Keeps others out of the folder, torch's own generator as it was, and Ctrl-C off; yields the workers and whether it was pressed."""
+    with (
+        folder or contextlib.nullcontext(),
+        torch.random.fork_rng(devices=[]),
+        Workers(plan.model, plan.experiment.engine.workers) as workers,
+        deferred_interrupt() as interrupted,
+    ):
+        yield workers, interrupted
+
+
+def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, watched: bool) -> Clients:
+    """The clients of a plan. watched: by an audit, which is to find by itself what is wrong with their messages."""
+    unbounded = watched or plan.mechanism.trust == "none"
+    return Clients(
+        federation=plan.federation,
+        local=plan.experiment.local,
+        algorithm=plan.experiment.algorithm,
+        memory=memory,
+        workers=workers,
+        streams=plan.streams,
+        backend=plan.backend,
+        ranks=ranks,
+        strict=plan.mechanism.trust == "none",
+        counters=plan.model.counters,
+        lattice=plan.mechanism.lattice,
+        bound=math.inf if unbounded else plan.mechanism.bound,
+    )
+
+
+def _first_updates(state: State, clients: Clients) -> None:
+    """Moves memories and server slots to where the algorithm starts, which takes a local computation and a message of each client."""
+    if clients.algorithm.starts_from_updates:
+        state.server = state.server._replace(slots=clients.start(state.server.x))
+        state.transmissions = state.computations = len(clients.federation)
+
+
 def _start(plan: Plan, ranks: Ranks) -> State:
-    """The model as its factory made it; memories and server vectors at zero. Of several ranks each keeps its clients' rows."""
+    """The model as its factory made it; memories at zero. Of several ranks each keeps its clients' rows."""
     algorithm, x = plan.experiment.algorithm, plan.start.clone()
     layout = plan.layout._replace(lazy=plan.layout.lazy or ranks.size > 1)
     memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, layout)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64, device="cpu")
-    server = tuple(torch.zeros_like(x) for _ in algorithm.server_slots)
-    return State(x, plan.buffers.clone(), server, plan.experiment.server.start(x), memory, exposure)
+    return State(Server.start(algorithm, plan.experiment.server, x), plan.buffers.clone(), memory, exposure)
 
 
 def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:
@@ -193,6 +203,6 @@ def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:
 
 def _placed(value: Any, like: Any) -> Any:
     """What another rank sent, where this one keeps the like: each may have a device of its own."""
-    if isinstance(value, tuple):
-        return tuple(_placed(each, kept) for each, kept in zip(value, like, strict=True))
+    if isinstance(value, Server):
+        return value.map(lambda vector: vector.to(like.x.device))
     return value.to(like.device) if isinstance(value, torch.Tensor) else value

@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from normec.algorithms import Slots
+from normec.algorithms import Server
 from normec.runs.best import Best
 from normec.engine import ClientStatistics, Ranks
 from normec.errors import BadInput, TrainingFailed
@@ -17,6 +19,7 @@ from normec.evaluation import Scores, by_client, evaluate, gradient, objective, 
 from normec.runs.experiment import Plan
 from normec.runs.folder import NO_ROUND, RunFolder
 from normec.engine.memory import Memory, merged
+from normec.privacy import PER_CLIENT, Mechanism
 from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.runs.releases import Releases
 from normec.runs.model import saved_as
@@ -44,16 +47,13 @@ class Observer(Protocol):
 class State:
     """Where a run stands between two rounds: all that a checkpoint holds.
 
-    buffers: the model's moving ones, (m,). server: the algorithm's slots. optimizer: those of the server's step.
-    exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise (`Mechanism.exposure`).
-    given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
+    buffers: the model's moving ones, (m,). exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise
+    (`Mechanism.exposure`). given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
     far, one download each.
     """
 
-    x: Tensor
+    server: Server
     buffers: Tensor
-    server: Slots
-    optimizer: Slots
     memory: Memory
     exposure: Tensor
     rounds_done: int = 0
@@ -61,6 +61,16 @@ class State:
     transmissions: int = 0
     computations: int = 0
     seconds: float = 0.0
+
+    def ended(self, mechanism: Mechanism, cohort: np.ndarray, computed: int, given_up: bool) -> None:
+        """Counts a round with this cohort, a mask (M,). computed: how many clients did. given_up: whether nothing was released."""
+        participants = int(cohort.sum())
+        if mechanism.trust in PER_CLIENT and not given_up:
+            self.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
+        self.rounds_done += 1
+        self.given_up += given_up
+        self.transmissions += participants
+        self.computations += computed
 
 
 class Recorder:
@@ -96,21 +106,20 @@ class Recorder:
         tensors, counts = found
         self.releases.check_mark(counts)
         self._check_shapes(tensors, state)
-        state.x = tensors["x"].to(state.x.device)
-        state.buffers = tensors.get("buffers", state.buffers).to(state.x.device)
-        state.server = tuple(tensors[f"server.{slot}"].to(state.x.device) for slot in self._server_slots)
-        state.optimizer = tuple(tensors[f"optimizer.{slot}"].to(state.x.device) for slot in self.plan.experiment.server.slots)
+        chosen, device = self.plan.experiment, state.server.x.device
+        state.server = Server.loaded(tensors, chosen.algorithm, chosen.server).map(lambda vector: vector.to(device))
+        state.buffers = tensors.get("buffers", state.buffers).to(device)
         state.exposure = tensors["exposure"]
         state.memory.load(tensors)
         for name in COUNTS:
             setattr(state, name, counts[name])
-        self.best.load(tensors, counts, state.x)
+        self.best.load(tensors, counts, state.server.x)
         self._clock -= state.seconds
         self.releases.settle(state.rounds_done)
         state.exposure = self.releases.exposure(state.exposure)
         self._recount(state.rounds_done)
         if self.plan.experiment.theory.check:
-            self._last_gradient = state.x, self._gradient(state)
+            self._last_gradient = state.server.x, self._gradient(state)
         return True
 
     def started(self, state: State) -> None:
@@ -128,7 +137,7 @@ class Recorder:
         Raises:
             TrainingFailed: where the model or a loss is not finite any more.
         """
-        if not bool(state.x.isfinite().all()):
+        if not bool(state.server.x.isfinite().all()):
             raise TrainingFailed(f"round {state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local.lr.")
         self._write(state, statistics)
         every = 1 if self.plan.mechanism.lattice else self.plan.experiment.engine.checkpoint_every
@@ -151,11 +160,11 @@ class Recorder:
         self.best.save(self.plan, self.folder)
         self.plan.model.start_from(state.buffers)
         if not self.ranks.first:
-            self.plan.model.load(state.x)
+            self.plan.model.load(state.server.x)
             return {}
         verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
-        clients = by_client(self.plan.model, state.x, self.plan.federation)
-        module = self.plan.model.load(state.x)  # last, so that no evaluation leaves anything in its buffers
+        clients = by_client(self.plan.model, state.server.x, self.plan.federation)
+        module = self.plan.model.load(state.server.x)  # last, so that no evaluation leaves anything in its buffers
         end = End(self.releases.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients, self.best.table())
         summary = summarize(self.plan, end, self._description)
         if self.folder:
@@ -178,17 +187,10 @@ class Recorder:
             if name not in tensors or tensors[name].shape != value.shape:
                 raise BadInput("resume", f": the checkpoint is damaged ({name}). Start again in another folder.")
 
-    @property
-    def _server_slots(self) -> tuple[str, ...]:
-        return self.plan.experiment.algorithm.server_slots
-
     def _tensors(self, state: State) -> dict[str, Tensor]:
         """The vectors of a state under the names that a checkpoint gives them."""
-        tensors = {"x": state.x, "exposure": state.exposure} | ({"buffers": state.buffers} if len(state.buffers) else {})
-        tensors |= {f"server.{slot}": vector for slot, vector in zip(self._server_slots, state.server, strict=True)}
-        optimizer = self.plan.experiment.server.slots
-        tensors |= {f"optimizer.{slot}": vector for slot, vector in zip(optimizer, state.optimizer, strict=True)}
-        return tensors
+        chosen, moving = self.plan.experiment, {"buffers": state.buffers} if len(state.buffers) else {}
+        return state.server.named(chosen.algorithm, chosen.server) | {"exposure": state.exposure} | moving
 
     def _last(self, state: State) -> bool:
         return state.rounds_done == self.plan.mechanism.rounds or self.releases.budget_is_spent(state.rounds_done)
@@ -200,7 +202,7 @@ class Recorder:
         self.plan.model.start_from(state.buffers)
         row = self._row(state, statistics)
         self.metrics.append(row)
-        self.best.look(row, state.x, state.buffers)
+        self.best.look(row, state.server.x, state.buffers)
         if self.folder:
             self.folder.append_metrics(row)
         if self.observer:
@@ -231,22 +233,22 @@ class Recorder:
         if not self.plan.experiment.theory.check:
             return seen
         found = self._gradient(state)
-        smoothness = smoothness_seen(state.x, found, self._last_gradient)
-        self._last_gradient = state.x, found
-        f = objective(self.plan.model, state.x, self.plan.federation)
+        smoothness = smoothness_seen(state.server.x, found, self._last_gradient)
+        self._last_gradient = state.server.x, found
+        f = objective(self.plan.model, state.server.x, self.plan.federation)
         measured = {"objective": f, "gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
         return {**(seen or {}), **{name: value if value is None or math.isfinite(value) else None for name, value in measured.items()}}
 
     def _gradient(self, state: State) -> Tensor:
-        seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.x.device)
-        return gradient(self.plan.model, state.x, self.plan.federation)
+        seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.server.x.device)
+        return gradient(self.plan.model, state.server.x, self.plan.federation)
 
     def _scores(self, state: State) -> dict[str, Any]:
         """The losses and metrics, or nulls in a round that is not evaluated."""
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
             return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()
-        seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.x.device)
-        scores = evaluate(self.plan.model, state.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust != "none")
+        seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.server.x.device)
+        scores = evaluate(self.plan.model, state.server.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust != "none")
         refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()
 

@@ -1,0 +1,60 @@
+"""The server's half of a round, from the released mean on: the one function by which every server moves.
+
+It is pure, and the mean is all that it learns of a round, so that whatever it returns is as private as the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normec.algorithms.base import Algorithm, Slots
+from normec.algorithms.server_steps import ServerStep
+
+
+class Server(NamedTuple):
+    """What a server holds between two rounds, all of which it may show.
+
+    x: the model (d,). slots: the algorithm's server slots, (d,) each. optimizer: the slots of the server's step, (d,) each.
+    """
+
+    x: Tensor
+    slots: Slots
+    optimizer: Slots
+
+    @classmethod
+    def start(cls, algorithm: Algorithm, step: ServerStep, x: Tensor) -> Server:
+        """Before the first round: the algorithm's slots are zero, and the step's are what it starts from."""
+        return cls(x, tuple(torch.zeros_like(x) for _ in algorithm.server_slots), step.start(x))
+
+    @property
+    def vectors(self) -> Slots:
+        """All of them."""
+        return (self.x, *self.slots, *self.optimizer)
+
+    def named(self, algorithm: Algorithm, step: ServerStep) -> dict[str, Tensor]:
+        """The vectors under the names that a checkpoint gives them."""
+        named = {"x": self.x}
+        named |= {f"server.{slot}": vector for slot, vector in zip(algorithm.server_slots, self.slots, strict=True)}
+        return named | {f"optimizer.{slot}": vector for slot, vector in zip(step.slots, self.optimizer, strict=True)}
+
+    @classmethod
+    def loaded(cls, named: Mapping[str, Tensor], algorithm: Algorithm, step: ServerStep) -> Server:
+        """The inverse of `named`."""
+        slots = tuple(named[f"server.{slot}"] for slot in algorithm.server_slots)
+        return cls(named["x"], slots, tuple(named[f"optimizer.{slot}"] for slot in step.slots))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Server:
+        """The same with every vector changed."""
+        slots, optimizer = (tuple(change(vector) for vector in vectors) for vectors in (self.slots, self.optimizer))
+        return Server(change(self.x), slots, optimizer)
+
+
+def server_round(algorithm: Algorithm, step: ServerStep, server: Server, mean: Tensor, rate: float) -> Server:
+    """What the server holds after a round that has released `mean` (d,); its inputs stay as they are. rate: as `Algorithm.server`."""
+    direction, slots = algorithm.server(server.slots, mean, rate)
+    x, optimizer = step.step(server.x, direction, algorithm.server_lr, server.optimizer)
+    return Server(x, slots, optimizer)
