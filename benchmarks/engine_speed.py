@@ -126,6 +126,10 @@ def operations(workload: str) -> float:
     return 3 * counted * work.clients * work.steps * work.batch
 
 
+class Watch(Clock, normec.Observer):
+    """A clock as an observer."""
+
+
 def memory_move(clients: int = 2000, d: int = 20_000, rows: int = 8) -> float:
     """Bytes a second of the algorithm's step on memory rows over a copy's: 12 bytes an element against 8."""
     update, memory, other = torch.rand(rows, d), torch.rand(clients, d), torch.zeros(clients, d)
@@ -148,7 +152,7 @@ def round_time(clients: int, cohort: int, features: int = 64, samples: int = 2) 
     x = generator.random((samples * clients, features), dtype=np.float32)
     y = generator.integers(0, 10, samples * clients)
     data = normec.Federation.from_arrays(x, y, np.repeat(np.arange(clients), samples), classes=[str(each) for each in range(10)])
-    clock, taking_part = Clock(), normec.Poisson(rate=cohort / clients) if cohort < clients else normec.Full()
+    clock, taking_part = Watch(), normec.Poisson(rate=cohort / clients) if cohort < clients else normec.Full()
     normec.train(
         model=lambda: nn.Linear(features, 10), data=data, algorithm=normec.FedNormEC(lazy=True), local=normec.GD(steps=1, lr=0.5),
         participation=taking_part, privacy=normec.Privacy(trust="none"), rounds=12, observer=clock,

@@ -117,8 +117,8 @@ def resync_after(due: Callable[[int], bool]) -> Callable[[pytest.MonkeyPatch], N
     """The server's estimate becomes the mean of the memories after the rounds that are due."""
     whole = Recorder.round
 
-    def wrong(self: Recorder, state: Any, statistics: Any) -> None:
-        whole(self, state, statistics)
+    def wrong(self: Recorder, state: Any, *rest: Any) -> None:
+        whole(self, state, *rest)
         if due(state.rounds_done):
             (v,) = state.memory.read(np.arange(CLIENTS + 20))
             state.server = state.server._replace(slots=(v.mean(0),))

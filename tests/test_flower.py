@@ -33,11 +33,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 
 from federation import Grid, Node, arrays_of, client_app, owner, size
-from normec.audit.canaries import LENGTH, Canaries, CanaryBackend
+from normec.audit.canaries import LENGTH, Canaries
 from normec.audit.judge import judge
 from normec.audit.releases import Seen
-from normec.audit.witness import Watching, Witness
-from normec.engine.loop import Loop
+from normec.audit.witness import Witness
 from normec.flower import ClientMod, Strategy
 from normec.flower.keeper import Keeper
 from normec.flower.owner import Owner
@@ -789,18 +788,15 @@ def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Pat
 
     def look(current: int, arrays: ArrayRecord) -> None:
         state = chosen.state
-        now = Seen.of(state.server)
         if not watched:
-            backend = CanaryBackend(Loop(), canaries)
-            watched.append(
-                Witness(algorithm, chosen.server, 1.0, Watching.over(state.mechanism), backend, names, Layout(True, False, 0), now)
-            )
+            layout, start = Layout(True, False, 0), Seen.of(state.server)
+            watched.append(Witness(algorithm, chosen.server, 1.0, state.mechanism, canaries, names, layout, start))
         (witness,) = watched
-        if current:
-            witness.mechanism.cohorts[current - 1] = state.cohort.copy()
-            witness.backend.updates_seen.update({name: update for name, update in updates.items() if not lazy or state.transmits(name)})
+        asked = [name for name in updates if not lazy or state.transmits(name)] if current else []
+        if asked:
+            witness.computed(asked, torch.stack([updates[name] for name in asked]))
         updates.clear()
-        witness.follow(Seen.of(state.server), state.server.x, current)
+        witness.released(current, state.server, state.cohort if current else None, None)
 
     chosen.start(grid, ArrayRecord({"x": torch.zeros(d)}), num_rounds=rounds, evaluate_fn=look)  # type: ignore[arg-type]
     found = judge(watched[0].evidence(), chosen.state.mechanism, 1e-5, error=1e-5)  # secure noise has no seed

@@ -13,6 +13,10 @@ import normec
 WORKERS, ALGORITHM = int(sys.argv[1]), sys.argv[2]
 
 
+class Watch(Clock, normec.Observer):
+    """A clock as an observer."""
+
+
 def rounds(work: Workload, count: int) -> tuple[list[float], Tensor]:
     """As `workloads.Rounds`. Two more rounds are run: the first and the last one evaluate."""
     x, y = work.data()
@@ -20,7 +24,7 @@ def rounds(work: Workload, count: int) -> tuple[list[float], Tensor]:
         x.flatten(0, 1), y.flatten(), np.repeat(np.arange(work.clients), work.samples), classes=[str(each) for each in range(work.classes)]
     )
     whole = work.batch == work.samples
-    clock, kept = Clock(), []
+    clock, kept = Watch(), []
 
     class Kept(normec.FedAvg):
         """FedAvg that remembers its last direction but one, for x before the round that is not timed."""

@@ -95,9 +95,6 @@ class Clock:
     def __init__(self) -> None:
         self._times: list[float] = []
 
-    def started(self, plan: Any) -> None:
-        """Nothing to note."""
-
     def round(self, row: dict[str, Any]) -> None:
         """A round has ended."""
         self._times.append(time.perf_counter())

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from normec.runs.exported import export_onnx
     from normec.runs.loop import Run, train
     from normec.runs.model import load_model
+    from normec.runs.observers import Observer
     from normec.terminal.console import ConsoleObserver
 
 _HOMES = {
@@ -65,6 +66,7 @@ _HOMES = {
     "normec.privacy.participation": ("Fixed", "Full", "Poisson"),
     "normec.privacy": ("Privacy",),
     "normec.runs.model": ("load_model",),
+    "normec.runs.observers": ("Observer",),
     "normec.runs.loop": ("Run", "train"),
 }  # fmt: skip
 """Where each public name lives; imported on first use, so that `normec --help` need not wait for torch."""
@@ -75,7 +77,7 @@ __all__ = [
     "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep", "Clip21",
     "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "Evaluation",
     "FedAvg",
-    "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
+    "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Observer", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
     "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "contract", "export_onnx",
     "federation_from_huggingface", "federation_from_partitioner", "load_model", "register", "train",
 ]  # fmt: skip

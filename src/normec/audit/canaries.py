@@ -5,9 +5,8 @@ Reference: Andrew et al. 2023, One-shot empirical privacy estimation for federat
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,29 +75,18 @@ class WithCanaries(Participation):
         return np.concatenate([honest, streams.generator("canaries", k).random(self.canaries) < rate])
 
 
-@dataclass
 class CanaryBackend:
-    """A backend whose canaries' updates are their directions, however they would compute, and which keeps all updates.
+    """A backend whose canaries' updates are their directions, however they would compute. length: of a canary's update (norm)."""
 
-    length: of a canary's update (norm). updates_seen: of the present round, the local update (d,) of each client that computed, by id.
-    """
-
-    own: Backend
-    canaries: Canaries
-    length: float = LENGTH
-    updates_seen: dict[Hashable, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.name, self.most_rows, self.most_numbers = self.own.name, self.own.most_rows, self.own.most_numbers
-        self._rows = {name: row for row, name in enumerate(self.canaries.ids)}
-        self._lock = threading.Lock()
+    def __init__(self, own: Backend, canaries: Canaries, length: float = LENGTH) -> None:
+        self.name, self.most_rows, self.most_numbers = own.name, own.most_rows, own.most_numbers
+        self._own, self._length = own, length
+        self._directions = dict(zip(canaries.ids, canaries.directions, strict=True))
 
     def updates(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], k: int, out: Tensor, buffers: Tensor) -> Failures:
         """As `Backend.updates`."""
-        failures = self.own.updates(model, x, tasks, k, out, buffers)
+        failures = self._own.updates(model, x, tasks, k, out, buffers)
         for row, task in enumerate(tasks):
-            if task.client in self._rows:
-                out[row] = self.length * self.canaries.directions[self._rows[task.client]].to(out)
-            with self._lock:
-                self.updates_seen[task.client] = out[row].clone()
+            if task.client in self._directions:
+                out[row] = self._length * self._directions[task.client].to(out)
         return failures

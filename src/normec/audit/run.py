@@ -7,7 +7,6 @@ from functools import cache
 from typing import Annotated
 
 from pydantic import Field
-from torch.nn.utils import parameters_to_vector
 
 from normec.algorithms import Algorithm, Context, Server, client_step
 from normec.audit.canaries import LEAST_RATE, LENGTH, Canaries, CanaryBackend, WithCanaries
@@ -15,14 +14,14 @@ from normec.audit.evidence import Evidence
 from normec.audit.judge import judge
 from normec.audit.releases import Seen, released
 from normec.audit.verdict import Verdict
-from normec.audit.witness import Watching, Witness, refuse_to_draw
+from normec.audit.witness import Witness, refuse_to_draw
 from normec.errors import BadInput
 from normec.machine import available
 from normec.privacy import Privacy, SpentSoFar
 from normec.runs.experiment import Experiment, Plan, prepare
 from normec.runs.folder import RunFolder
 from normec.runs.loop import Run, execute
-from normec.runs.recorder import Observer
+from normec.runs.observers import Observer
 from normec.settings import Settings, Switch
 
 STEPS = 20
@@ -65,9 +64,7 @@ class Prepared:
 
     def execute(self, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
         """Trains."""
-        run = execute(self.plan, folder, observer, tap=self.witness)
-        self.witness.ended(parameters_to_vector(parameter for parameter in run.model.parameters() if parameter.requires_grad))
-        return run
+        return execute(self.plan, folder, [self.witness] if observer is None else [self.witness, observer])
 
     def verdict(self) -> tuple[Verdict, Evidence]:
         """The verdict, and what it rests on.
@@ -113,12 +110,20 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
         engine=experiment.engine.model_copy(update={"checkpoint_every": 1 if settings.resumable else mechanism.rounds}),
     )
     plan = prepare(inside)
-    watching, backend = Watching.over(plan.mechanism), CanaryBackend(plan.backend, canaries, length)
-    plan = replace(plan, mechanism=watching, backend=backend, spent=_InSteps(mechanism, audited.delta or 0.0))
-    scale = experiment.algorithm.update_scale(experiment.local.lr)
-    names = plan.federation.ids
-    witness = Witness(experiment.algorithm, experiment.server, scale, watching, backend, names, plan.layout, start, settings.resumable)
-    return Prepared(plan, witness, audited)
+    backend, spent = CanaryBackend(plan.backend, canaries, length), _InSteps(mechanism, audited.delta or 0.0)
+    witness = Witness(
+        experiment.algorithm,
+        experiment.server,
+        experiment.algorithm.update_scale(experiment.local.lr),
+        plan.mechanism,
+        canaries,
+        plan.federation.ids,
+        plan.layout,
+        start,
+        settings.resumable,
+        backend.most_numbers,
+    )
+    return Prepared(replace(plan, backend=backend, spent=spent, checks_bound=False), witness, audited)
 
 
 def _check(audited: Plan, number: int) -> None:

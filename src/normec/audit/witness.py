@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
-from normec.algorithms import Algorithm, Context, ServerStep, Slots, client_step, server_round
-from normec.audit.canaries import CanaryBackend
+from normec.algorithms import Algorithm, Context, Server, ServerStep, Slots, client_step, server_round
+from normec.audit.canaries import Canaries
 from normec.audit.evidence import LONGER, Evidence, Measured, Messages
 from normec.audit.releases import Seen, released
+from normec.engine.loop import Loop
 from normec.engine.memory import Layout, Memory
 from normec.errors import BadInput, NormecError
 from normec.operators import margin, row_norms
 from normec.privacy import PER_CLIENT, Mechanism
-from normec.runs.recorder import State
-from normec.streams import Streams
+from normec.runs.observers import Observer
 
 STEP, NORM = 300, 4
 """What rounding explains of a state's departure, in unit roundoffs: of its step, and of its own norm."""
@@ -29,28 +31,12 @@ UNSEEN = 0.1
 """The share of what chance does to the noise's mean square that rounding may do."""
 
 
-@dataclass(frozen=True)
-class Watching(Mechanism):
-    """A mechanism that writes down who took part in each round."""
-
-    cohorts: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def over(cls, mechanism: Mechanism) -> Watching:
-        return cls(**{name: getattr(mechanism, name) for name in Mechanism.__dataclass_fields__})
-
-    def cohort(self, exposure: Tensor, k: int, streams: Streams) -> np.ndarray:
-        mask = super().cohort(exposure, k, streams)
-        self.cohorts[k] = mask.copy()
-        return mask
-
-
-class Witness:
+class Witness(Observer):
     """Follows one run. Its claims are taken from the accounting's numbers, and not from the code that acts on them.
 
-    mechanism: as it was accounted, whose cohorts are written down. backend: which keeps every client's update. scale: of updates, to
-    the unit that the algorithm bounds. names: the ids of all clients, whose last are the canaries. start: where the run has to begin.
-    resumable: keep what a resume from the last round's checkpoint needs.
+    mechanism: as it was accounted. scale: of updates, to the unit that the algorithm bounds. names: the ids of all clients, whose last
+    are the canaries. start: where the run has to begin. resumable: keep what a resume from the last round's checkpoint needs.
+    most_numbers: of the rows whose messages are computed at once.
     """
 
     def __init__(
@@ -58,15 +44,17 @@ class Witness:
         algorithm: Algorithm,
         optimizer: ServerStep,
         scale: float,
-        mechanism: Watching,
-        backend: CanaryBackend,
+        mechanism: Mechanism,
+        canaries: Canaries,
         names: tuple[Hashable, ...],
         layout: Layout,
         start: Seen,
         resumable: bool = False,
+        most_numbers: int = Loop.most_numbers,
     ) -> None:
         self.algorithm, self.optimizer, self.scale = algorithm, optimizer, scale
-        self.mechanism, self.backend, self.resumable = mechanism, backend, resumable
+        self.mechanism, self.canaries, self.resumable, self._most_numbers = mechanism, canaries, resumable, most_numbers
+        self.cohorts: dict[int, np.ndarray] = {}
         self.measured: dict[int, Measured] = {}
         self.departures: dict[int, float] = {}
         self.published = 0.0
@@ -78,18 +66,27 @@ class Witness:
         self.last: Seen | None = None
         self._done = 0
         self._places = {name: place for place, name in enumerate(names)}
-        self._honest = len(names) - len(backend.canaries.ids)
+        self._honest = len(names) - len(canaries.ids)
         self._layout = layout._replace(lazy=True)
         self._like: Tensor
         self._memory: Memory
         self._before: tuple[np.ndarray, Slots] | None = None
+        self._updates: dict[Hashable, Tensor] = {}
+        self._lock = threading.Lock()
 
-    def __call__(self, state: State) -> None:
-        """To be called before the first round and after each one; a round that is done again replaces the first time."""
-        self.follow(Seen.of(state.server), state.server.x, state.rounds_done)
+    def computed(self, clients: Sequence[Hashable], updates: Tensor) -> None:
+        """Keeps the updates (d,) of the present round."""
+        with self._lock:
+            self._updates.update(zip(clients, updates.clone(), strict=True))
 
-    def follow(self, now: Seen, like: Tensor, done: int) -> None:
-        """The same for what was seen after `done` rounds; like: a vector (d,) of the run."""
+    def released(self, rounds_done: int, server: Server, cohort: np.ndarray | None, mean: Tensor | None) -> None:
+        """Compares what is seen with what the round before explains; a round that is done again replaces the first time.
+
+        The released mean is recovered from what the server holds, and not taken from the run's own word.
+        """
+        now, like, done = Seen.of(server), server.x, rounds_done
+        if cohort is not None:
+            self.cohorts[done - 1] = cohort.copy()
         if self.last is None or done == 0:
             self.first, self._like = now, like
             self._memory = Memory(self.algorithm.client_slots, len(self._places), like, self._layout)
@@ -101,11 +98,12 @@ class Witness:
         elif done < self._done and self._before:  # a resumed run, which stands at an earlier checkpoint
             self._memory.write(*self._before)
         self.last, self._done = now, done
-        self.backend.updates_seen.clear()
+        self._updates.clear()
 
-    def ended(self, model: Tensor) -> None:
-        """To be told of the model (d,) that is given out in the end."""
-        if self.last is not None and not torch.equal(model.to(self.last.server.x), self.last.server.x):
+    def finished(self, model: nn.Module, summary: dict[str, Any]) -> None:
+        """The model that is given out is the last one that was seen."""
+        given = parameters_to_vector(parameter for parameter in model.parameters() if parameter.requires_grad)
+        if self.last is not None and not torch.equal(given.to(self.last.server.x), self.last.server.x):
             self.published = math.inf
 
     def _expect(self, seen: Seen, right: Seen) -> None:
@@ -129,12 +127,12 @@ class Witness:
             share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
             remedy = "Add noise" if self._like.dtype == torch.float64 else "Use engine.dtype=float64"
             raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. {remedy}")
-        cohorts = np.stack([self.mechanism.cohorts[k][: self._honest] for k in sorted(self.departures)])
+        cohorts = np.stack([self.cohorts[k][: self._honest] for k in sorted(self.departures)])
         ends, departure = (self.first, self.last), _largest(self.published, *self.departures.values())
-        return Evidence.of(found, cohorts, departure, self.longest, self.backend.canaries, ends)
+        return Evidence.of(found, cohorts, departure, self.longest, self.canaries, ends)
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
-        mechanism, cohort = self.mechanism, self.mechanism.cohorts[k]
+        mechanism, cohort = self.mechanism, self.cohorts[k]
         messages, participants = self._messages(before, cohort), int(cohort.sum())
         if mechanism.trust == "secagg" and participants - mechanism.colluders < mechanism.min_honest:  # to be given up
             self.departures[k] = 0.0 if after.equals(before) else math.inf
@@ -148,7 +146,7 @@ class Witness:
         bound = self.algorithm.operator.bound
         summing = (after.unit * bound / math.sqrt(len(mean)) + mechanism.lattice) * math.sqrt(participants)
         self.rounding = _largest(self.rounding, math.hypot(rounding * mechanism.expected, summing) / std)
-        total, canaries = mean * mechanism.expected, self.backend.canaries
+        total, canaries = mean * mechanism.expected, self.canaries
         most = participants * bound + std * (math.sqrt(len(mean)) + FAR_OUT)
         self.longest = _largest(self.longest, float(total.norm()) / most)
         self.measured[k] = Measured.of(total, std, canaries, bound, messages, cohort, mechanism.rounds)
@@ -166,7 +164,7 @@ class Witness:
 
     def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
         """Recomputed in float64 from the clients' updates by the declared algorithm; moves their memories."""
-        seen = self.backend.updates_seen
+        seen = self._updates
         names = sorted(seen, key=self._places.__getitem__)
         places = np.array([self._places[name] for name in names], dtype=int)
         rows = self._like.new_empty(len(names), len(self._like))
@@ -174,7 +172,7 @@ class Witness:
         self._memory.reserve(places)
         self._before = (places, tuple(slot.clone() for slot in self._memory.read(places))) if self.resumable else None
         bound, inside = self.algorithm.operator.bound, 1 - margin(rows.dtype)  # the run's own, and not float64's
-        at_once = max(1, self.backend.most_numbers // rows.shape[1])
+        at_once = max(1, self._most_numbers // rows.shape[1])
         for start in range(0, len(names), at_once):
             block = slice(start, start + at_once)
             updates = torch.stack([seen.pop(name) for name in names[block]]).double() * self.scale

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -92,18 +93,20 @@ def _train(
 
 def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tensorboard: bool, ranks: Ranks) -> Run:
     from normec.runs.loop import execute
+    from normec.runs.observers import Observer
     from normec.runs.tensorboard import TensorBoardObserver
     from normec.studies.start import resume_command, start
     from normec.terminal.console import PREPARING, ConsoleObserver, progress
 
-    watching = ConsoleObserver(console)
-    observer: Any = TensorBoardObserver(path / "tensorboard", watching) if tensorboard else watching
     with progress(PREPARING):
         plan, folder = start(config, path, resume)
     going_on = resume_command(path, config)
     try:
-        with watching, observer:
-            return execute(plan, folder, observer, ranks)
+        with contextlib.ExitStack() as open_until_the_end:
+            observers: list[Observer] = [open_until_the_end.enter_context(ConsoleObserver(console))]
+            if tensorboard:
+                observers.append(open_until_the_end.enter_context(TensorBoardObserver(path / "tensorboard")))
+            return execute(plan, folder, observers, ranks)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; go on with: {going_on}") from None
     except OSError as error:  # a full disk

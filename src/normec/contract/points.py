@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from normec.contract.small_runs import (
     CLIENTS,
     ROUNDS,
     D,
-    Watched,
+    Keeps,
     are_equal,
     experiment,
     halves,
@@ -233,13 +232,13 @@ def noise_is_as_stated(algorithm: Algorithm) -> None:
         return
     centres, privacy = np.zeros((CLIENTS, 1, 20_000)), Privacy(trust="central", noise_multiplier=2.0)
     plan = prepare(experiment(algorithm, centres=centres, privacy=privacy, rounds=1))
-    watched = Watched(**{each.name: getattr(plan.mechanism, each.name) for each in fields(plan.mechanism)})
-    run = execute(replace(plan, mechanism=watched))
-    ((total, released),) = watched.seen
-    measured, stated = float((released * watched.expected - total).std()), run.summary["noise_std"]
+    kept = Keeps()
+    run = execute(plan, observer=kept)
+    (released,) = kept.means
+    measured, stated = float((released * plan.mechanism.expected).std()), run.summary["noise_std"]
     _require(10, algorithm, abs(measured / stated - 1) < 0.03, f"noise has standard deviation {measured}, {stated} is stated")
     state = tuple(torch.zeros(20_000, dtype=torch.float64) for _ in algorithm.server_slots)
-    direction, _ = algorithm.server(state, released, watched.rate)
+    direction, _ = algorithm.server(state, released, plan.mechanism.rate)
     x = torch.cat([p.detach().reshape(-1) for p in run.model.parameters()])
     _require(10, algorithm, is_close(x, -algorithm.server_lr * direction), "the model moves by more than the released mean")
 

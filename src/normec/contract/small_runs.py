@@ -6,7 +6,6 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +19,12 @@ from normec.data import Federation
 from normec.engine import Engine
 from normec.engine.memory import dense_rows
 from normec.local import GD, IG
-from normec.privacy import Mechanism, Privacy
+from normec.privacy import Privacy
 from normec.privacy.participation import Participation, Poisson
 from normec.runs.experiment import Experiment, Schedule, prepare
 from normec.runs.folder import RunFolder
 from normec.runs.loop import execute
+from normec.runs.observers import Observer
 from normec.streams import Streams
 
 CLIENTS, D, ROUNDS = 6, 12, 8
@@ -49,29 +49,26 @@ CENTRES = np.random.default_rng(7).uniform(-2, 2, (CLIENTS, 3, D))
 """The samples (clients, 3, D) of the small runs: f_i is a quadratic around the mean of client i's."""
 
 
-class StopsAfter:
-    """An observer that ends a run after the metrics of a round are written, before its checkpoint."""
+class StopsAfter(Observer):
+    """Ends a run after the metrics of a round are written, before its checkpoint."""
 
     def __init__(self, stop: int) -> None:
         self.stop = stop
-
-    def started(self, plan: Any) -> None: ...
 
     def round(self, row: dict[str, Any]) -> None:
         if row["round"] == self.stop:
             raise InterruptedError
 
 
-@dataclass(frozen=True)
-class Watched(Mechanism):
-    """A mechanism that keeps what it releases."""
+class Keeps(Observer):
+    """Keeps the means (d,) that a run releases."""
 
-    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.means: list[Tensor] = []
 
-    def release(self, total: Tensor, participants: int, streams: Streams, k: int) -> Tensor:
-        released = super().release(total, participants, streams, k)
-        self.seen.append((total, released))
-        return released
+    def released(self, rounds_done: int, server: Server, cohort: np.ndarray | None, mean: Tensor | None) -> None:
+        if mean is not None:
+            self.means.append(mean)
 
 
 def is_private(algorithm: Algorithm) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -83,9 +83,9 @@ class Clients:
 
     strict: end the run when the model fails on a client, or its update is not finite (without privacy); otherwise such a client's
     message is zero and its memory stays (with privacy, where an error would tell on the client). backend: how local updates are
-    computed. ranks: the processes that share the clients. bound: C, past which a message ends the run; infinite where nothing rests
-    on it.
-    lattice: the step on which messages are transmitted, 0 for none. counters: which moving buffers (bool, (m,)) are whole numbers.
+    computed. ranks: the processes that share the clients. counters: which moving buffers (bool, (m,)) are whole numbers. lattice: the
+    step on which messages are transmitted, 0 for none. bound: C, past which a message ends the run; infinite where nothing rests on
+    it. computed: is shown the local updates of each block of clients, with their ids.
     """
 
     federation: Federation
@@ -100,6 +100,7 @@ class Clients:
     counters: Tensor
     lattice: float = 0.0
     bound: float = math.inf
+    computed: Callable[[Sequence[Hashable], Tensor], None] | None = None
 
     def round(self, x: Tensor, buffers: Tensor, server: Slots, cohort: np.ndarray, k: int) -> tuple[Tensor, Tensor, ClientStatistics]:
         """Round k at the model x (d,), its moving buffers (m,) and the server's slots.
@@ -205,6 +206,8 @@ class Clients:
         tasks = [self._task(client, k, None if correction is None else correction[row]) for row, client in enumerate(clients.tolist())]
         buffers = torch.empty(len(clients), len(self.counters), dtype=torch.float64, device=x.device)
         failures = self.backend.updates(model, x, tasks, k, out, buffers)
+        if self.computed:
+            self.computed([task.client for task in tasks], out)
         if failures and self.strict:
             row, error = next(iter(sorted(failures.items())))
             held, reason = count(len(tasks[row].samples[1]), "sample"), " ".join(str(error).split()).rstrip(".")

@@ -71,7 +71,8 @@ class Plan:
 
     delta: δ, None without privacy. spent: the accountant, which knows the claim for all rounds. start: the parameters
     (d,) as the factory made them; buffers: those that training moves (m,). model_start: a hash of the model as it starts.
-    scored: what losses and accuracy are taken on.
+    scored: what losses and accuracy are taken on. checks_bound: whether a message beyond the bound ends the run; an audit is to find
+    it by itself.
     """
 
     experiment: Experiment
@@ -88,6 +89,7 @@ class Plan:
     model_start: str
     metrics: dict[str, Metric]
     scored: Federation
+    checks_bound: bool = True
 
     def describe(self, ranks: int = 1) -> dict[str, Any]:
         """The settings that decide the result, as plain values: equal descriptions give bit-equal runs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from normec.engine.memory import Memory
 from normec.models import Factory, Loss
 from normec.privacy.participation import Participation
 from normec.privacy import Privacy
-from normec.runs.recorder import Observer, Recorder, State
+from normec.runs.observers import Audience, Observer
+from normec.runs.recorder import Recorder, State
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def train(
     start: Path | str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
-    observer: Observer | None = None,
+    observer: Observer | Sequence[Observer] | None = None,
 ) -> Run:
     """Trains a model on a federation, with the privacy that is asked for.
 
@@ -70,7 +71,7 @@ def train(
     theory: `normec.Theory(check=True)` puts a verdict of the convergence theorems into the summary.
     start: the folder of a run, a .safetensors file or a state dict, whose weights the model starts from.
     out: a folder for metrics, checkpoints, model and summary. resume: go on from the checkpoint in it.
-    observer: who watches; `normec.ConsoleObserver()` shows progress.
+    observer: who watches, one `normec.Observer` or several; `normec.ConsoleObserver()` shows progress.
 
     Raises:
         BadInput: before any training, for settings or data that cannot be used.
@@ -95,32 +96,26 @@ def train(
 def execute(
     plan: Plan,
     folder: RunFolder | None = None,
-    observer: Observer | None = None,
+    observer: Observer | Sequence[Observer] | None = None,
     ranks: Ranks | None = None,
-    tap: Callable[[State], None] | None = None,
 ) -> Run:
-    """Runs a plan: Algorithm 1, and what is written down about it. Several ranks run it together; rank 0 alone has a folder.
-
-    tap: is shown the state before the first round of this process, after each one, and when all is over, for audits.
-    """
+    """Runs a plan: Algorithm 1, and what is written down about it. Several ranks run it together; rank 0 alone has a folder."""
     chosen, mechanism, streams = plan.experiment, plan.mechanism, plan.streams
     ranks = ranks or Ranks()
-    recorder = Recorder(plan, folder, observer, ranks)
+    recorder = Recorder(plan, folder, Audience.of(observer), ranks)
     with _room_to_work(plan, folder) as (workers, interrupted):
         state = _start(plan, ranks)
-        clients = _clients(plan, state.memory, workers, ranks, watched=tap is not None)
+        clients = _clients(plan, state.memory, workers, ranks, recorder.audience)
         if not _stand_together(state, recorder.resume(state), ranks):
             _first_updates(state, clients)
         recorder.started(state)
-        if tap:
-            tap(state)
 
         for k in range(state.rounds_done, mechanism.rounds):
             if ranks.agree(recorder.releases.budget_is_spent(k)):
                 break
             stored = recorder.releases.begin(k)
             cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
-            participants, statistics = int(cohort.sum()), None
+            participants, released, statistics = int(cohort.sum()), None, None
             if not mechanism.gives_up(participants):
                 total, state.buffers, statistics = clients.round(state.server.x, state.buffers, state.server.slots, cohort, k)
                 released = ranks.agree(stored.released if stored else mechanism.release(total, participants, streams, k))
@@ -128,15 +123,11 @@ def execute(
                 mean = released.to(state.server.x.dtype)
                 state.server = server_round(chosen.algorithm, chosen.server, state.server, mean, mechanism.rate)
             state.ended(mechanism, cohort, len(clients.computing(cohort)), given_up=statistics is None)
-            if tap:
-                tap(state)
-            recorder.round(state, statistics)
+            recorder.round(state, cohort, released, statistics)
             if ranks.agree(interrupted()) and state.rounds_done < mechanism.rounds:
                 recorder.checkpoint(state)
                 raise KeyboardInterrupt
 
-        if tap:
-            tap(state)
         summary = recorder.finish(state)
     path = folder.path if folder else None
     return Run(plan.model.module, recorder.metrics, summary, recorder.releases.claim().epsilon, path)
@@ -154,9 +145,9 @@ def _room_to_work(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Worker
         yield workers, interrupted
 
 
-def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, watched: bool) -> Clients:
-    """The clients of a plan. watched: by an audit, which is to find by itself what is wrong with their messages."""
-    unbounded = watched or plan.mechanism.trust == "none"
+def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, audience: Audience) -> Clients:
+    """The clients of a plan, whose local updates are shown to those who want to see them."""
+    private = plan.mechanism.trust != "none"
     return Clients(
         federation=plan.federation,
         local=plan.experiment.local,
@@ -166,10 +157,11 @@ def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, watched
         streams=plan.streams,
         backend=plan.backend,
         ranks=ranks,
-        strict=plan.mechanism.trust == "none",
+        strict=not private,
         counters=plan.model.counters,
         lattice=plan.mechanism.lattice,
-        bound=math.inf if unbounded else plan.mechanism.bound,
+        bound=plan.mechanism.bound if private and plan.checks_bound else math.inf,
+        computed=audience.computed,
     )
 
 

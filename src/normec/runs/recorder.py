@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from normec.privacy import PER_CLIENT, Mechanism
 from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.runs.releases import Releases
 from normec.runs.model import saved_as
+from normec.runs.observers import Audience, Observer
 from normec.streams import seed_global_generator
 from normec.runs.summary import End, summarize
 from normec.runs.verdict import certificate
@@ -31,16 +32,6 @@ from normec.version import versions
 
 COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
 """The numbers of a state that a checkpoint holds beside its vectors."""
-
-
-class Observer(Protocol):
-    """Who watches a run."""
-
-    def started(self, plan: Plan) -> None:
-        """Called once, after every check and before the first round."""
-
-    def round(self, row: dict[str, Any]) -> None:
-        """Called with each line of the metrics; row["round"] is 0 before training."""
 
 
 @dataclass
@@ -74,11 +65,11 @@ class State:
 
 
 class Recorder:
-    """Writes down a run in its folder, if it has one, and tells its observer."""
+    """Writes down a run in its folder, if it has one, and tells its observers."""
 
-    def __init__(self, plan: Plan, folder: RunFolder | None, observer: Observer | None, ranks: Ranks) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder | None, audience: Audience, ranks: Ranks) -> None:
         self.plan, self.ranks = plan, ranks
-        self.folder, self.observer = (folder, observer) if ranks.first else (None, None)
+        self.folder, self.audience = (folder, audience) if ranks.first else (None, Audience())
         self.metrics: list[dict[str, Any]] = []
         self.best = Best.of(plan)
         self._description = plan.describe(ranks.size)
@@ -124,19 +115,20 @@ class Recorder:
 
     def started(self, state: State) -> None:
         """Before the first round of this process."""
-        if self.observer:
-            self.observer.started(self.plan)
-            if self._recounted:
-                self.observer.round(self.metrics[-1])
+        self.audience.tell(Observer.started, self.plan)
+        if self._recounted:
+            self.audience.tell(Observer.round, self.metrics[-1])
         if not self.metrics:
             self._write(state, None)
+        self.audience.tell(Observer.released, state.rounds_done, state.server, None, None)
 
-    def round(self, state: State, statistics: ClientStatistics | None) -> None:
-        """After each round.
+    def round(self, state: State, cohort: np.ndarray, released: Tensor | None, statistics: ClientStatistics | None) -> None:
+        """After each round; released and statistics: None where it was given up.
 
         Raises:
             TrainingFailed: where the model or a loss is not finite any more.
         """
+        self.audience.tell(Observer.released, state.rounds_done, state.server, cohort, released)
         if not bool(state.server.x.isfinite().all()):
             raise TrainingFailed(f"round {state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local.lr.")
         self._write(state, statistics)
@@ -154,6 +146,7 @@ class Recorder:
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
+        self.audience.tell(Observer.released, state.rounds_done, state.server, None, None)
         self.releases.check_in_place()
         if self.folder:
             self.folder.rows.check()
@@ -171,6 +164,7 @@ class Recorder:
             self.folder.save_clients(clients)
             self.folder.save_model(module, saved_as(self.plan))
             self.folder.save_summary(summary)
+        self.audience.tell(Observer.finished, module, summary)
         return summary
 
     def _recount(self, rounds_done: int) -> None:
@@ -205,8 +199,7 @@ class Recorder:
         self.best.look(row, state.server.x, state.buffers)
         if self.folder:
             self.folder.append_metrics(row)
-        if self.observer:
-            self.observer.round(row)
+        self.audience.tell(Observer.round, row)
 
     def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
         algorithm, d = self.plan.experiment.algorithm, self.plan.model.d

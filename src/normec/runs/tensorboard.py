@@ -7,24 +7,23 @@ from types import TracebackType
 from typing import Any
 
 from normec.errors import BadInput
-from normec.runs.experiment import Plan
-from normec.runs.recorder import Observer
+from normec.runs.observers import Observer
 from normec.settings import flat
 
 
-class TensorBoardObserver:
-    """Writes every number of the metrics as a scalar by round, below `folder`; tells `inner`, another observer, too.
+class TensorBoardObserver(Observer):
+    """Writes every number of the metrics as a scalar by round, below `folder`.
 
     Use it as a context, so that the last rounds are written.
     """
 
-    def __init__(self, folder: Path, inner: Observer | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         """Raises BadInput where tensorboard is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise BadInput("tensorboard", " is not installed. Install it with pip install 'normec[tensorboard]'.") from None
-        self._make, self._folder, self._inner = SummaryWriter, folder, inner
+        self._make, self._folder = SummaryWriter, folder
         self._writer: Any = None
 
     def __enter__(self) -> TensorBoardObserver:
@@ -34,11 +33,6 @@ class TensorBoardObserver:
         if self._writer is not None:
             self._writer.close()
 
-    def started(self, plan: Plan) -> None:
-        """As `Observer.started`."""
-        if self._inner:
-            self._inner.started(plan)
-
     def round(self, row: dict[str, Any]) -> None:
         """As `Observer.round`. What an interrupted run had written beyond its checkpoint is taken back."""
         if self._writer is None:
@@ -47,5 +41,3 @@ class TensorBoardObserver:
             if name != "round" and isinstance(value, int | float):
                 self._writer.add_scalar(name.replace(".", "/"), value, row["round"])
         self._writer.flush()
-        if self._inner:
-            self._inner.round(row)

@@ -17,6 +17,7 @@ from rich.text import Text
 from normec.errors import count, printable
 from normec.privacy.promise import upper
 from normec.runs.experiment import Plan
+from normec.runs.observers import Observer
 from normec.terminal.cells import number
 
 PREPARING = "reading the data, building the model, calibrating the noise"
@@ -56,7 +57,7 @@ def width() -> int:
     return Terminal().width
 
 
-class ConsoleObserver:
+class ConsoleObserver(Observer):
     """Live progress in a terminal; about ten plain lines elsewhere, also in a notebook."""
 
     def __init__(self, console: Console | None = None) -> None:
