@@ -15,16 +15,15 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.algorithms.trial import check_functions
 from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
-from normec.errors import BadInput, count
-from normec.evaluation import Evaluation
-from normec.local import LocalMethod
 from normec.engine.memory import Layout, layout_for
-from normec.evaluation import Metric
+from normec.errors import BadInput, count
+from normec.evaluation import Evaluation, Metric
+from normec.local import LocalMethod
 from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of, start_from, start_note
 from normec.models.code import code_of
 from normec.models.readings import Fit, names_two_classes, outputs_asked, passes_over, strangers
-from normec.privacy.participation import Participation
 from normec.privacy import Mechanism, Privacy, SpentSoFar
+from normec.privacy.participation import Participation
 from normec.privacy.promise import mechanism_for
 from normec.settings import Rounds, Seed, Settings, Switch
 from normec.streams import Streams

@@ -17,16 +17,16 @@ from torch.nn import functional
 from normec.algorithms import Algorithm, Descent, Server, ServerStep, server_round
 from normec.data import Federation
 from normec.engine import Clients, Engine, Ranks, Workers
+from normec.engine.memory import Memory
 from normec.errors import BadInput
 from normec.evaluation import Evaluation
+from normec.local import LocalMethod
+from normec.models import Factory, Loss
+from normec.privacy import Privacy
+from normec.privacy.participation import Participation
 from normec.runs.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.runs.folder import Output, RunFolder
 from normec.runs.interrupts import deferred_interrupt
-from normec.local import LocalMethod
-from normec.engine.memory import Memory
-from normec.models import Factory, Loss
-from normec.privacy.participation import Participation
-from normec.privacy import Privacy
 from normec.runs.observers import Audience, Observer
 from normec.runs.recorder import Recorder, State
 

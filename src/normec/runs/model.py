@@ -11,12 +11,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from normec.errors import BadInput
-from normec.runs.experiment import Plan
-from normec.runs.folder import BEST, MODEL, RunFolder
 from normec.hashed import read_with_hash, unsealed
 from normec.models import Factory, Model, address, build, factory
 from normec.models.readings import outputs_asked
 from normec.models.zoo import MODELS
+from normec.runs.experiment import Plan
+from normec.runs.folder import BEST, MODEL, RunFolder
 
 
 def saved_as(plan: Plan) -> dict[str, Any]:

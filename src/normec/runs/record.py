@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normec.settings import Tree
 from normec.errors import BadInput
-from normec.runs.folder import RunFolder
 from normec.hashed import check_last_line, unsealed
 from normec.privacy.account import Account
+from normec.runs.folder import RunFolder
 from normec.runs.spending import account_of, check_audit, check_metrics, check_summary, finite_or_none, promises
+from normec.settings import Tree
 
 DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a file of a run's folder raises where it is damaged."""

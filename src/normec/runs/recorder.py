@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 from normec.algorithms import Server
-from normec.runs.best import Best
 from normec.engine import ClientStatistics, Ranks
+from normec.engine.memory import Memory, merged
 from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
+from normec.operators.base import BYTES_OF_A_NUMBER
+from normec.privacy import PER_CLIENT, Mechanism
+from normec.runs.best import Best
 from normec.runs.experiment import Plan
 from normec.runs.folder import NO_ROUND, RunFolder
-from normec.engine.memory import Memory, merged
-from normec.privacy import PER_CLIENT, Mechanism
-from normec.operators.base import BYTES_OF_A_NUMBER
-from normec.runs.releases import Releases
 from normec.runs.model import saved_as
 from normec.runs.observers import Audience, Observer
-from normec.streams import seed_global_generator
+from normec.runs.releases import Releases
 from normec.runs.summary import End, summarize
 from normec.runs.verdict import certificate
+from normec.streams import seed_global_generator
 from normec.theory.constants import smoothness_seen
 from normec.version import versions
 
@@ -39,8 +39,8 @@ class State:
     """Where a run stands between two rounds: all that a checkpoint holds.
 
     buffers: the model's moving ones, (m,). exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise
-    (`Mechanism.exposure`). given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local computations so
-    far, one download each.
+    (`Mechanism.exposure`). given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local
+    computations so far, one download each.
     """
 
     server: Server

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.runs.experiment import Plan
-from normec.runs.folder import Output, RunFolder
-from normec.privacy.participation import scheme_of
 from normec.privacy import PER_CLIENT, Spent, epsilon
 from normec.privacy.ledger import Ledger
+from normec.privacy.participation import scheme_of
 from normec.privacy.promise import ledger_header
+from normec.runs.experiment import Plan
+from normec.runs.folder import Output, RunFolder
 
 
 class Releases:

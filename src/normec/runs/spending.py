@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from normec.errors import BadInput, count
-from normec.runs.folder import RunFolder
 from normec.privacy.account import Account
 from normec.privacy.ledger import Ledger, read
 from normec.privacy.promise import REFUTED, claim_table, state_claim, upper
+from normec.runs.folder import RunFolder
 from normec.version import __version__
 
 CLOSE = 1e-6

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from normec.evaluation import spread
-from normec.runs.experiment import Plan
 from normec.privacy import Spent
 from normec.privacy.promise import claim_table, state_claim
+from normec.runs.experiment import Plan
 from normec.theory.guarantees import guarantee
 from normec.version import versions
 
