@@ -77,7 +77,7 @@ def train(folder: Path, resume: bool, algorithm: normec.Algorithm, noise: str = 
 
 def without_chance(patch: pytest.MonkeyPatch) -> None:
     """Makes secure noise zero and secret cohorts the seeded ones, so that a resumed run can be told from the whole one."""
-    patch.setattr("normec.privacy.mechanism.with_secure_gaussian", lambda total, std, lattice: total)
+    patch.setattr("normec.privacy.noise.with_secure_gaussian", lambda total, std, lattice: total)
     patch.setattr("normec.runs.experiment.Streams", lambda seed, secret_cohorts: Streams(seed))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import normec
 import normec.engine.clients
-import normec.privacy.mechanism
+import normec.privacy.noise
 import normec.runs.loop
 from normec.algorithms import REGISTRY, Descent
 from normec.algorithms.base import ClientStep, client_step
@@ -30,7 +30,7 @@ from normec.audit.verdict import Verdict
 from normec.contract.small_runs import StopsAfter
 from normec.errors import BadInput, NormecError
 from normec.operators import Clipping
-from normec.privacy import Mechanism
+from normec.privacy import Mechanism, SecAgg
 from normec.privacy.noise import seeded_gaussian
 from normec.report.page import Shown, write
 from normec.runs.experiment import Experiment, Schedule
@@ -88,8 +88,8 @@ def verdict(chosen: Experiment) -> Verdict:
 
 def scaled_noise(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
     def break_it(patch: pytest.MonkeyPatch) -> None:
-        gaussian = normec.privacy.mechanism.seeded_gaussian
-        patch.setattr(normec.privacy.mechanism, "seeded_gaussian", lambda shape, std, *rest: gaussian(shape, factor * std, *rest))
+        gaussian = normec.privacy.noise.seeded_gaussian
+        patch.setattr(normec.privacy.noise, "seeded_gaussian", lambda shape, std, *rest: gaussian(shape, factor * std, *rest))
 
     return break_it
 
@@ -127,10 +127,8 @@ def resync_after(due: Callable[[int], bool]) -> Callable[[pytest.MonkeyPatch], N
 
 
 def the_same_stream(patch: pytest.MonkeyPatch) -> None:
-    gaussian = normec.privacy.mechanism.seeded_gaussian
-    patch.setattr(
-        normec.privacy.mechanism, "seeded_gaussian", lambda shape, std, streams, k, device: gaussian(shape, std, streams, 0, device)
-    )
+    gaussian = normec.privacy.noise.seeded_gaussian
+    patch.setattr(normec.privacy.noise, "seeded_gaussian", lambda shape, std, streams, k, device: gaussian(shape, std, streams, 0, device))
 
 
 def a_model_without_noise(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +136,7 @@ def a_model_without_noise(patch: pytest.MonkeyPatch) -> None:
     clean: list[Tensor] = []
     noised, server = Mechanism.noised, type(LAZY).server
 
-    def remember(self: Mechanism, total: Tensor, *rest: Any) -> Tensor:
+    def remember(self: Mechanism, total: Tensor, *rest: Any) -> Any:
         clean.append(total / self.expected)
         return noised(self, total, *rest)
 
@@ -210,7 +208,7 @@ def test_a_healthy_mechanism_is_not_flagged_and_its_lower_bound_is_below_the_cla
 
 def other_noise(change: Callable[[Tensor, int, float], Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
     """change: of a round's noise (d,), the round, and the standard deviation."""
-    gaussian = normec.privacy.mechanism.seeded_gaussian
+    gaussian = normec.privacy.noise.seeded_gaussian
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
@@ -287,9 +285,10 @@ def each_cohort_twice(patch: pytest.MonkeyPatch) -> None:
 def no_noise_along_the_sum(patch: pytest.MonkeyPatch) -> None:
     noised = Mechanism.noised
 
-    def wrong(self: Mechanism, total: Tensor, *rest: Any) -> Tensor:
-        noise, unit = noised(self, total, *rest) - total, total / total.norm()
-        return total + noise - (noise @ unit) * unit
+    def wrong(self: Mechanism, total: Tensor, *rest: Any) -> Any:
+        (released, state), unit = noised(self, total, *rest), total / total.norm()
+        noise = released - total
+        return total + noise - (noise @ unit) * unit, state
 
     patch.setattr(Mechanism, "noised", wrong)
 
@@ -307,7 +306,7 @@ def honest_messages_doubled_or_lost(patch: pytest.MonkeyPatch) -> None:
 def a_hint_of_the_clean_sum(patch: pytest.MonkeyPatch) -> None:
     noised, step, clean = Mechanism.noised, Descent.step, list[Tensor]()
 
-    def remember(self: Mechanism, total: Tensor, *rest: Any) -> Tensor:
+    def remember(self: Mechanism, total: Tensor, *rest: Any) -> Any:
         clean.append(total / total.norm())
         return noised(self, total, *rest)
 
@@ -395,7 +394,7 @@ def test_clients_that_sat_out_are_found_in_the_sum(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_sum_that_should_have_been_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mechanism, "gives_up", lambda self, participants: False)
+    monkeypatch.setattr(SecAgg, "gives_up", lambda self, participants: False)
     found = verdict(experiment(privacy=SECAGG.model_copy(update={"min_honest": 18}), schedule=Schedule(rounds=40, seed=1)))
     assert "states" in {test.name for test in found.tests if test.flagged}
 

@@ -181,7 +181,7 @@ def test_each_point_finds_who_breaks_it(point: int, kind: type[Algorithm], regis
 def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points 3, 10 and 11 are kept by the engine and the mechanism on every algorithm's behalf."""
     from normec.engine import clients
-    from normec.privacy import mechanism
+    from normec.privacy import noise
 
     algorithm = example("clip21")
     with monkeypatch.context() as patch:
@@ -191,8 +191,8 @@ def test_the_engines_points_find_a_broken_engine(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ContractBroken, match="point 3"):
             POINTS[2](example("clip21-sgd2m"))
     with monkeypatch.context() as patch:
-        original = mechanism.seeded_gaussian
-        patch.setattr(mechanism, "seeded_gaussian", lambda shape, std, *rest: original(shape, 0.9 * std, *rest))
+        original = noise.seeded_gaussian
+        patch.setattr(noise, "seeded_gaussian", lambda shape, std, *rest: original(shape, 0.9 * std, *rest))
         with pytest.raises(ContractBroken, match="point 10"):
             POINTS[9](algorithm)
     with monkeypatch.context() as patch:

@@ -16,7 +16,7 @@ import torch
 
 import normec
 from normec.errors import BadInput, NormecError
-from normec.privacy import Mechanism, epsilon
+from normec.privacy import Central, Local, Mechanism, epsilon
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
@@ -76,7 +76,7 @@ def sent(grid: Grid, client: str = "c1") -> int:
 
 
 def gaussian(releases: int) -> float:
-    return epsilon(Mechanism("local", "zero-out", 1.0, 1.0, normec.Full(), 2, releases), 1e-5).epsilon
+    return epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=2, rounds=releases), 1e-5).epsilon
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +237,10 @@ def test_noise_of_ones_own_adds_up_as_gaussians_and_servers_claims_add_up_at_sha
         "min_honest": 1, "colluders": 0,
     }  # fmt: skip
     share = 1e-5 / 3
-    eight = epsilon(Mechanism("central", "zero-out", 1.0, 2.0, normec.Full(), 100, 8), share).epsilon  # μ = √8 / 2
-    four = epsilon(Mechanism("local", "zero-out", 1.0, 1.0, normec.Full(), 1, 4), share).epsilon
+    eight = epsilon(
+        Mechanism(trust=Central(), noise_multiplier=2.0, participation=normec.Full(), clients=100, rounds=8), share
+    ).epsilon  # μ = √8 / 2
+    four = epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=1, rounds=4), share).epsilon
     assert spent([*own, Account(claim, 1), Account(claim, 8)], 1e-5) == pytest.approx(2 * eight + four, rel=1e-6)
     assert spent([Account(claim, 0)], 1e-5) == spent([], 1e-5) == 0.0
     assert spent([Account(claim, 1)], 1e-5) == pytest.approx(6.573, abs=1e-3)

@@ -20,7 +20,7 @@ import torch
 import normec
 from normec.errors import BadInput
 from normec.hashed import unsealed
-from normec.privacy import Mechanism, epsilon
+from normec.privacy import Local, Mechanism, epsilon, trust_model
 from normec.privacy.ledger import Ledger, read
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
@@ -129,7 +129,7 @@ def test_the_noise_is_the_one_that_is_stated(trust: Any, tmp_path: Path) -> None
     zero = terms.evaluation.message({"loss": 0.0, "accuracy": 0.0}, mechanism)
     found = []
     for k in range(300):
-        messages = [mechanism.noised(zero, 1, normec.streams.Streams(0), 0) if trust == "local" else zero for _ in range(100)]
+        messages = [mechanism.noised(zero, 1, (), normec.streams.Streams(0), 0)[0] if trust == "local" else zero for _ in range(100)]
         found.append(list(evaluations.end(k, messages).values()))
     std = 2 * math.sqrt(2) / (10 if trust == "local" else 100)
     assert np.std(found, axis=0) / [std, 5 * std] == pytest.approx([1, 1], abs=0.15)  # 3.7 of its own standard deviations
@@ -158,8 +158,8 @@ def test_the_claim_says_training_and_evaluation_together(trust: Any, tmp_path: P
     grid = federation(tmp_path, trust)
     run(tmp_path, grid, private(trust), every=2, noise_multiplier=4.0, delta=1e-6)
     full = normec.Full()
-    training = epsilon(Mechanism(trust, "zero-out", 1.0, 2.0, full, 2, 5), 1e-5).epsilon
-    own = epsilon(Mechanism(trust, "zero-out", 1.0, 4.0, full, 2, 3), 1e-6).epsilon
+    training = epsilon(Mechanism(trust=trust_model(trust), noise_multiplier=2.0, participation=full, clients=2, rounds=5), 1e-5).epsilon
+    own = epsilon(Mechanism(trust=trust_model(trust), noise_multiplier=4.0, participation=full, clients=2, rounds=3), 1e-6).epsilon
     summary = json.loads((tmp_path / "server" / "summary.json").read_text())
     assert summary["evaluation"]["epsilon"] == pytest.approx(own)
     assert summary["evaluation"]["training"] == {"epsilon": pytest.approx(training), "delta": 1e-5}
@@ -173,7 +173,13 @@ def test_the_claim_says_training_and_evaluation_together(trust: Any, tmp_path: P
 
 
 def at(trust: Any, noise: float, releases: int, delta: float) -> float:
-    return epsilon(Mechanism(trust, "zero-out", 1.0, noise, normec.Full(), 2, releases), delta).epsilon if releases else 0.0
+    return (
+        epsilon(
+            Mechanism(trust=trust_model(trust), noise_multiplier=noise, participation=normec.Full(), clients=2, rounds=releases), delta
+        ).epsilon
+        if releases
+        else 0.0
+    )
 
 
 @pytest.mark.parametrize("trust", ["central", "local"])
@@ -219,7 +225,9 @@ def test_a_clients_own_account_holds_its_evaluations_too(tmp_path: Path) -> None
     run(tmp_path, federation(tmp_path, "local"), private("local"), every=2, noise_multiplier=4.0)
     told = account(tmp_path / "c1" / "c1", 1e-5)
     assert [(each["of"], each["releases"]) for each in told["experiments"]] == [("evaluation", 3), ("training", 5)]
-    one = epsilon(Mechanism("local", "zero-out", 1.0, 4 / math.sqrt(23), normec.Full(), 2, 1), 1e-5).epsilon
+    one = epsilon(
+        Mechanism(trust=Local(), noise_multiplier=4 / math.sqrt(23), participation=normec.Full(), clients=2, rounds=1), 1e-5
+    ).epsilon
     assert told["epsilon"] == pytest.approx(one, rel=1e-5)
 
 

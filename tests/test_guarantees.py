@@ -19,7 +19,7 @@ from conftest import Outcome
 from normec.algorithms import Descent
 from normec.algorithms.base import REGISTRY
 from normec.models import FlatModel
-from normec.privacy import Mechanism
+from normec.privacy import Mechanism, Nobody, trust_model
 from normec.privacy.participation import Fixed, Full, Poisson
 from normec.theory.constants import Constants, constants, largest_eigenvalue
 from normec.theory.guarantees import guarantee
@@ -272,7 +272,7 @@ def test_an_estimated_bound_is_never_said_to_hold() -> None:
 
 
 def test_a_run_in_which_nothing_is_drawn_contradicts_a_bound_it_exceeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normec.theory import certificate as module
+    from normec.runs import verdict as module
 
     true = module.bound
     monkeypatch.setattr(module, "bound", lambda s, form: true(s, form)._replace(optimization=0.0, memory=1e-9, step=0.0))
@@ -322,7 +322,9 @@ def test_subclasses_are_outside(choices: dict[str, Any], reason: str) -> None:
 
 
 def of_run(name: str, participation: Any, local: Any, noise: float = 0.0, trust: Any = "none", **settings: Any) -> str:
-    mechanism = Mechanism(trust, "zero-out", 1.0, noise, participation, 100, 10, min_honest=2)
+    mechanism = Mechanism(
+        trust=trust_model(trust, min_honest=2), noise_multiplier=noise, participation=participation, clients=100, rounds=10
+    )
     return str(guarantee(REGISTRY[name](**settings), Descent(), local, mechanism))
 
 
@@ -374,7 +376,7 @@ class Variant(normec.Clip21):
 
 
 def test_a_variant_inherits_no_guarantee() -> None:
-    mechanism = Mechanism("none", "zero-out", 1.0, 0.0, Full(), 100, 10)
+    mechanism = Mechanism(trust=Nobody(), participation=Full(), clients=100, rounds=10)
     said = guarantee(Variant(), Descent(), ONE, mechanism)
     assert not said.covers and str(said) == "outside the theorems (Variant is a variant of clip21)"
 

@@ -16,9 +16,10 @@ import torch
 
 import normec
 from conftest import FailsAt, Outcome, quadratic, x_of
-from normec.privacy import Mechanism, epsilon
+from normec.privacy import Central, Mechanism, SecAgg, epsilon
+from normec.privacy.aggregation import lattice_for
 from normec.privacy.ledger import Ledger, read
-from normec.privacy.noise import lattice_for, to_lattice, with_secure_gaussian
+from normec.privacy.noise import with_secure_gaussian
 
 Command = Callable[..., Outcome]
 CPU = torch.device("cpu")
@@ -43,7 +44,7 @@ def test_every_release_is_written_down_in_order(tmp_path: Path) -> None:
     ]
     header = lines[0]
     assert header["trust"] == "central" and header["rounds"] == 6 and header["delta"] == 1e-5 and header["denominator"] == 2.5
-    plan = Mechanism("central", "zero-out", 1.0, header["noise_multiplier"], normec.Poisson(0.5), 5, 6)
+    plan = Mechanism(trust=Central(), noise_multiplier=header["noise_multiplier"], participation=normec.Poisson(0.5), clients=5, rounds=6)
     assert run.epsilon == epsilon(plan, 1e-5).epsilon
     assert not (tmp_path / "b").exists()
     private_run(tmp_path / "b", privacy=normec.Privacy(trust="none"))
@@ -109,7 +110,7 @@ def test_the_end_of_an_unfinished_ledger_is_missed_too(tmp_path: Path, noise: st
 
 def test_a_committed_output_is_released_without_another_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And each draw finds its intent on the ledger already."""
-    from normec.privacy import mechanism as module
+    from normec.privacy import noise as module
 
     draws: list[str] = []
     original = module.with_secure_gaussian
@@ -210,7 +211,9 @@ def test_accounts_of_the_clients(tmp_path: Path, noise: str, right: list[float])
         ledger.commit(k, f"output {k}", participants=who, exposure=0.5)
         ledger.release(k)
     ledger.intent(2)
-    mechanism = Mechanism("secagg", "zero-out", 1.0, 3.0, normec.Full(), 3, 4, min_honest=2 if noise == "seeded" else 1)
+    mechanism = Mechanism(
+        trust=SecAgg(min_honest=2 if noise == "seeded" else 1), noise_multiplier=3.0, participation=normec.Full(), clients=3, rounds=4
+    )
     if noise == "seeded":
         right = [1.5, 1.5, 0.5]
     np.testing.assert_allclose(ledger.exposures(mechanism), right)
@@ -290,7 +293,7 @@ def test_secure_runs_release_on_the_lattice_and_never_repeat(tmp_path: Path) -> 
     a, b = private_run(tmp_path / "a", privacy=secure), private_run(tmp_path / "b", privacy=secure)
     assert not np.array_equal(x_of(a), x_of(b))
     assert "Secure noise" in a.summary["claim"] and a.epsilon <= 3.0
-    lattice = lattice_for(1.0)
+    lattice = lattice_for(1.0).step
     assert a.summary["sensitivity"] == pytest.approx(1.0 + lattice * np.sqrt(4) / 2, rel=1e-12)
     from safetensors.torch import load_file
 
@@ -303,8 +306,8 @@ def test_trailing_bits_tell_nothing() -> None:
 
     In floating point the trailing bits of message + noise tell a message from zero in every trial.
     """
-    d, lattice = 272_000, lattice_for(1.0)
-    message = to_lattice(torch.from_numpy(np.random.default_rng(0).normal(size=(1, d)) / np.sqrt(d)), lattice)[0]
+    d, lattice = 272_000, lattice_for(1.0).step
+    message = lattice_for(1.0).encode(torch.from_numpy(np.random.default_rng(0).normal(size=(1, d)) / np.sqrt(d)))[0]
     scores: dict[bool, list[float]] = {False: [], True: []}
     for trial in range(30):
         present = trial % 2 == 0
@@ -317,10 +320,11 @@ def test_trailing_bits_tell_nothing() -> None:
 
 
 def test_quantization_inflates_by_no_more_than_stated() -> None:
-    lattice = lattice_for(0.3)
+    encoded = lattice_for(0.3)
+    lattice = encoded.step
     assert lattice == 2.0**-22
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 1000)))
-    moved = torch.linalg.vector_norm(to_lattice(rows, lattice) - rows, dim=1)
+    moved = torch.linalg.vector_norm(encoded.encode(rows) - rows, dim=1)
     assert float(moved.max()) <= lattice * np.sqrt(1000) / 2
 
 

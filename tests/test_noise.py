@@ -12,10 +12,11 @@ import torch
 from scipy.stats import chisquare, kstest
 
 import normec
-from normec.privacy import Mechanism, SpentSoFar, epsilon
+from normec.privacy import Central, Mechanism, SpentSoFar, epsilon
 from normec.privacy import discrete_gaussian as module
+from normec.privacy.aggregation import lattice_for
 from normec.privacy.discrete_gaussian import discrete_gaussian
-from normec.privacy.noise import lattice_for, lattice_gap, with_secure_gaussian
+from normec.privacy.noise import Secure, lattice_gap, with_secure_gaussian
 from normec.privacy.participation import Poisson
 from normec.privacy.promise import mechanism_for
 
@@ -46,7 +47,7 @@ def test_lattice_cells_are_even(noise_multiplier: float) -> None:
     """At z standard deviations per bound: cells of equal probability, and within them the low bits, evenly filled."""
     from scipy.special import ndtri
 
-    n, lattice = 400_000, lattice_for(1.0)
+    n, lattice = 400_000, lattice_for(1.0).step
     steps = (with_secure_gaussian(torch.zeros(n, dtype=torch.float64), noise_multiplier, lattice) / lattice).long().numpy()
     edges = ndtri(np.arange(1, 200) / 200) * noise_multiplier / lattice
     assert chisquare(np.bincount(np.searchsorted(edges, steps), minlength=200)).pvalue > SUSPICIOUS
@@ -120,7 +121,7 @@ def test_scales_out_of_range_are_refused(scale: float) -> None:
 
 def test_the_sum_is_one_of_whole_numbers() -> None:
     """Noise beyond 2^53 steps: the result is the float nearest to the exact sum, a function of that sum alone."""
-    lattice = lattice_for(1.0)
+    lattice = lattice_for(1.0).step
     message = torch.arange(1000, dtype=torch.float64) * lattice
     released = with_secure_gaussian(message, 1e9, lattice)
     assert torch.equal(released, (released / lattice).round() * lattice) and float(released.std()) == pytest.approx(1e9, rel=0.2)
@@ -142,8 +143,8 @@ def test_the_gap_covers_what_stands_between_the_lattice_and_the_gaussian(scale: 
 
 def test_secure_noise_is_accounted_with_its_gap() -> None:
     """(ε + 2κ) at δ, where Gaussian noise has ε at δ e^−κ, κ = 1e-8."""
-    plain = Mechanism("central", "zero-out", 1.0, 1.3, Poisson(0.1), 1000, 300)
-    secure = replace(plain, lattice=lattice_for(1.0))
+    plain = Mechanism(trust=Central(), noise_multiplier=1.3, participation=Poisson(0.1), clients=1000, rounds=300)
+    secure = replace(plain, noise=Secure(), aggregation=lattice_for(1.0))
     assert epsilon(secure, 1e-5).epsilon == pytest.approx(epsilon(plain, 1e-5 * (1 - 1e-8)).epsilon + 2e-8, abs=1e-12)
     assert epsilon(secure, 1e-5).epsilon > epsilon(plain, 1e-5).epsilon
     so_far = SpentSoFar(secure, 1e-5)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import normec
 from conftest import quadratic
-from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon
+from normec.privacy import Central, Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, trust_model
 from normec.privacy.account import Account
 from normec.privacy.amplified import pld
 from normec.privacy.ledger import read
@@ -25,7 +25,9 @@ from normec.streams import Streams
 
 
 def mechanism(noise: float, participation: Participation, rounds: int, adjacency: Any = "zero-out", clients: int = 10**6) -> Mechanism:
-    return Mechanism("central", adjacency, 1.0, noise, participation, clients, rounds)
+    return Mechanism(
+        trust=Central(), adjacency=adjacency, noise_multiplier=noise, participation=participation, clients=clients, rounds=rounds
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,17 @@ GENERATED = settings(max_examples=25, deadline=None, phases=[Phase.explicit, Pha
 
 
 def spent(trust: Any, adjacency: Any, noise: float, participation: Participation, rounds: int) -> float:
-    return epsilon(Mechanism(trust, adjacency, 1.0, noise, participation, 1000, rounds, min_honest=3), 1e-5).epsilon
+    return epsilon(
+        Mechanism(
+            trust=trust_model(trust, min_honest=3),
+            adjacency=adjacency,
+            noise_multiplier=noise,
+            participation=participation,
+            clients=1000,
+            rounds=rounds,
+        ),
+        1e-5,
+    ).epsilon
 
 
 @GENERATED
@@ -179,9 +191,9 @@ def test_no_noise_is_not_private() -> None:
 @pytest.mark.parametrize(("participation", "expected"), [(Full(), 40), (Poisson(0.25), 10), (Fixed(0.25), 10)])
 @pytest.mark.parametrize("bound", [0.1, 1.0, 10.0])
 def test_released_noise_has_the_stated_standard_deviation(participation: Participation, expected: int, bound: float) -> None:
-    plan = Mechanism("central", "zero-out", bound, 1.5, participation, 40, 10)
+    plan = Mechanism(trust=Central(), bound=bound, noise_multiplier=1.5, participation=participation, clients=40, rounds=10)
     zero = torch.zeros(2000, dtype=torch.float64)
-    released = torch.stack([plan.release(zero, 10, Streams(0), k) for k in range(20)])
+    released = torch.stack([plan.release(zero, 10, (), Streams(0), k)[0] for k in range(20)])
     stated = 1.5 * bound / expected
     assert plan.noise_std / plan.expected == pytest.approx(stated)
     assert released.std().item() == pytest.approx(stated, rel=0.02)  # 40,000 draws: five standard errors
@@ -206,7 +218,7 @@ def test_noise_of_a_run_with_zero_updates(algorithm: normec.Algorithm) -> None:
 
 
 def test_noise_is_drawn_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normec.privacy import mechanism as module
+    from normec.privacy import noise as module
 
     drawn: list[tuple[int, ...]] = []
     original = module.seeded_gaussian
@@ -231,16 +243,22 @@ def test_default_delta_is_below_one_over_the_clients() -> None:
 
 def test_adjacency_changes_the_claim_and_never_the_noise() -> None:
     zero = torch.zeros(4000, dtype=torch.float64)
-    plans = [Mechanism("central", adjacency, 2.0, 1.5, Full(), 10, 5) for adjacency in ("zero-out", "replace-one")]  # type: ignore[arg-type]
+    plans = [
+        Mechanism(trust=Central(), adjacency=adjacency, bound=2.0, noise_multiplier=1.5, participation=Full(), clients=10, rounds=5)
+        for adjacency in ("zero-out", "replace-one")
+    ]  # type: ignore[arg-type]
     assert [plan.sensitivity for plan in plans] == [2.0, 4.0]
-    assert torch.equal(plans[0].release(zero, 10, Streams(0), 0), plans[1].release(zero, 10, Streams(0), 0))
+    assert torch.equal(plans[0].release(zero, 10, (), Streams(0), 0)[0], plans[1].release(zero, 10, (), Streams(0), 0)[0])
     assert plans[0].noise_std == 3.0
     assert epsilon(plans[1], 1e-5).epsilon > 1.9 * epsilon(plans[0], 1e-5).epsilon
 
 
 def test_noise_depends_on_seed_and_round_and_not_on_the_cohort() -> None:
-    plan, zero = Mechanism("central", "zero-out", 1.0, 1.0, Poisson(0.5), 50, 5), torch.zeros(50, dtype=torch.float64)
-    draws = [plan.release(zero, 25, Streams(seed), k) for seed, k in ((0, 0), (0, 1), (1, 0))]
+    plan, zero = (
+        Mechanism(trust=Central(), noise_multiplier=1.0, participation=Poisson(0.5), clients=50, rounds=5),
+        torch.zeros(50, dtype=torch.float64),
+    )
+    draws = [plan.release(zero, 25, (), Streams(seed), k)[0] for seed, k in ((0, 0), (0, 1), (1, 0))]
     for i in range(3):
         for j in range(i):
             assert not torch.equal(draws[i], draws[j])
@@ -413,7 +431,7 @@ class First(normec.Poisson):
 @pytest.mark.parametrize("trust", ["central", "local"])
 def test_cohorts_of_ones_own_are_not_amplified(trust: Any) -> None:
     """A client may be in all 100 rounds: Gaussian composition, √100 / 20 standard deviations."""
-    own = Mechanism(trust, "zero-out", 1.0, 20.0, First(0.1), 100, 100)
+    own = Mechanism(trust=trust_model(trust), noise_multiplier=20.0, participation=First(0.1), clients=100, rounds=100)
     assert epsilon(own, 1e-5).epsilon == pytest.approx(epsilon(replace(own, participation=Full()), 1e-5).epsilon, rel=1e-6)
 
 
@@ -438,7 +456,7 @@ def test_fixed_cohorts_are_not_amplified_for_memories_that_move_only_in_them(
         evaluation=normec.Evaluation(samples=5),
     )  # fmt: skip
     assert run.summary["accountant"] == ("gaussian over participations" if follows else "RDP")
-    plain = Mechanism("central", "zero-out", 1.0, 6.0, Fixed(0.06), 50, 5)
+    plain = Mechanism(trust=Central(), noise_multiplier=6.0, participation=Fixed(0.06), clients=50, rounds=5)
     assert run.epsilon == epsilon(replace(plain, cohort_memories=follows), 1e-5).epsilon
     assert Account.of(read(tmp_path / "ledger.jsonl")).spent.epsilon == run.epsilon
     if follows:

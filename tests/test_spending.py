@@ -14,9 +14,11 @@ import pytest
 
 import normec
 from conftest import FailsAt, Outcome, quadratic, rewritten
-from normec.privacy import Mechanism, epsilon
+from normec.privacy import Central, Mechanism, epsilon
 from normec.privacy.account import Account
+from normec.privacy.aggregation import LatticeSum
 from normec.privacy.ledger import read
+from normec.privacy.noise import Secure
 from normec.privacy.promise import upper
 from normec.report.claims import claim
 from normec.report.page import Shown, write
@@ -39,7 +41,18 @@ def private_run(folder: Path, **choices: Any) -> normec.Run:
 
 def after(releases: int) -> float:
     """ε of so many releases, from a mechanism that is written down here."""
-    return epsilon(Mechanism("central", "zero-out", 1.0, NOISE, normec.Poisson(RATE), 5, releases, lattice=2.0**-20), DELTA).epsilon
+    return epsilon(
+        Mechanism(
+            trust=Central(),
+            noise_multiplier=NOISE,
+            participation=normec.Poisson(RATE),
+            clients=5,
+            rounds=releases,
+            noise=Secure(),
+            aggregation=LatticeSum(2.0 ** (-20)),
+        ),
+        DELTA,
+    ).epsilon
 
 
 def crashes(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:

@@ -563,7 +563,7 @@ def test_a_runs_bound_is_that_of_its_own_numbers() -> None:
 
 
 def test_a_contradiction_is_never_called_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normec.theory import certificate as module
+    from normec.runs import verdict as module
 
     true = constants(
         FlatModel(linear((3,)), half_squares, torch.device("cpu"), torch.float64),

@@ -18,7 +18,7 @@ from scipy.stats import binom
 
 import normec
 from conftest import FailsAt, Outcome, checkpoint_of, quadratic, x_of
-from normec.privacy import Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, realised
+from normec.privacy import Central, Mechanism, SecAgg, SpentSoFar, affordable_rounds, calibrate, epsilon, realised, trust_model
 from normec.privacy.gaussian import gaussian_delta
 from normec.privacy.ledger import read
 from normec.privacy.participation import Fixed, Full, Participation, Poisson
@@ -30,7 +30,14 @@ Command = Callable[..., Outcome]
 def mechanism(
     trust: Any, noise: float, participation: Participation, rounds: int, honest: int = 1, adjacency: Any = "zero-out"
 ) -> Mechanism:
-    return Mechanism(trust, adjacency, 1.0, noise, participation, 20, rounds, honest)
+    return Mechanism(
+        trust=trust_model(trust, min_honest=honest),
+        adjacency=adjacency,
+        noise_multiplier=noise,
+        participation=participation,
+        clients=20,
+        rounds=rounds,
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,10 +79,10 @@ def test_local_is_the_expectation_over_participations(participation: Participati
 
 
 def test_colluders_give_no_protection_and_the_honest_all_of_theirs() -> None:
-    plan = Mechanism("secagg", "zero-out", 1.0, 3.0, Full(), 50, 20, min_honest=9, colluders=30)
+    plan = Mechanism(trust=SecAgg(min_honest=9, colluders=30), noise_multiplier=3.0, participation=Full(), clients=50, rounds=20)
     assert epsilon(plan, 1e-5).epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(3.0 * 3 / math.sqrt(20), 1e-5), rel=1e-8)
-    assert not plan.gives_up(39) and plan.gives_up(38)
-    assert plan.exposure(40) == pytest.approx(1 / 10)
+    assert not plan.trust.gives_up(39) and plan.trust.gives_up(38)
+    assert plan.trust.exposure(40) == pytest.approx(1 / 10)
 
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
@@ -164,9 +171,9 @@ def test_noise_of_many_participants_is_that_of_the_server_at_the_root_of_their_n
     zero = torch.zeros(20_000, dtype=torch.float64)
     local = mechanism("local", 2.0, Poisson(0.5), 5)
     for participants in (1, 4, 9):
-        released = local.release(zero, participants, Streams(0), 0)
+        released = local.release(zero, participants, (), Streams(0), 0)[0]
         assert released.std().item() == pytest.approx(2.0 * math.sqrt(participants) / 10, rel=0.03)
-    assert local.release(zero, 0, Streams(0), 0).abs().max() == 0  # nobody transmits, nobody adds noise
+    assert local.release(zero, 0, (), Streams(0), 0)[0].abs().max() == 0  # nobody transmits, nobody adds noise
 
 
 def test_secagg_gives_up_small_rounds_and_moves_nothing(tmp_path: Any) -> None:
@@ -211,7 +218,9 @@ def test_a_run_stops_before_the_round_that_would_exceed_its_limit(command: Comma
     stopped = rows[-1]["round"]
     assert 0 < stopped < 30 and f"stops after round {stopped} of 30" in done.out
     assert summary["epsilon"] <= 4.0 and rows[-1]["epsilon"] == summary["epsilon"] and f"{stopped} rounds" in summary["claim"]
-    plan = Mechanism("central", "zero-out", 1.0, summary["noise_multiplier"], Poisson(0.5), 100, stopped + 1)
+    plan = Mechanism(
+        trust=Central(), noise_multiplier=summary["noise_multiplier"], participation=Poisson(0.5), clients=100, rounds=stopped + 1
+    )
     assert epsilon(plan, 1e-5).epsilon > 4.0
     assert affordable_rounds(replace(plan, rounds=30), 4.0, 1e-5) == stopped
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from normec.errors import BadInput, nearest
 from normec.settings import flat
 
-Setting = Literal["data.source", "model.name", "model.loss", "algorithm.name", "algorithms", "evaluation.metrics"]
+Setting = Literal["data.source", "model.name", "model.loss", "algorithm.name", "algorithms", "evaluation.metrics", "privacy.noise"]
 """The settings that may name code."""
 LIBRARIES = ("torch.nn", "torch.nn.functional", "torchmetrics.classification", "torchmetrics.regression")
 """Modules whose objects only compute: anyone's file may name them, and they are never looked for in the working directory."""

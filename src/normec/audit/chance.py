@@ -148,7 +148,7 @@ def _sums(evidence: Evidence, mechanism: Mechanism) -> Finding:
 
 
 def _absent_canaries(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    absent = evidence.canaries[~evidence.present]
+    absent = (evidence.canaries - evidence.strength)[~evidence.present]
     return _gaussian(float(absent.sum()) / math.sqrt(absent.size)) if absent.size else None
 
 

@@ -39,7 +39,8 @@ class Measured(NamedTuple):
     """One round; everything over the standard deviation of the noise that was accounted.
 
     canaries, held_out: (k,) the released sum less the honest messages, along each direction. present: (k,) which canaries took part.
-    strength: (k,) what each canary's message adds to its own direction: the bound, zero where it is not present.
+    strength: (k,) what each canary's message adds to its own direction: the bound, zero where it is not present; with noise that
+    depends on earlier rounds also what it leaves there of those.
     noise: (s,) what is left when all messages are taken away, at evenly spaced coordinates. energy: its mean square over all
     coordinates. clients: (c,) the places of clients whose message is known and not zero; took_part: (c,) which of them sent it;
     leaning: (c,) how far what is left leans to each one's message. together, absent: the same for the sum of the messages that
@@ -60,10 +61,11 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(
-        cls, total: Tensor, std: float, canaries: Canaries, bound: float, messages: Messages, cohort: np.ndarray, rounds: int
+        cls, total: Tensor, std: float, canaries: Canaries, strength: np.ndarray, messages: Messages, cohort: np.ndarray, rounds: int
     ) -> Measured:
-        """Of the released sum (d,). std: of the noise on each coordinate, as it was accounted. cohort: the mask of all clients, whose
-        last are the canaries. rounds: in all, over which what is kept is shared out.
+        """Of the released sum (d,), with noise that is independent from round to round. std: of the noise on each coordinate, as it
+        was accounted. strength: (k,) what the canaries' messages add along their directions, over std. cohort: the mask of all
+        clients, whose last are the canaries. rounds: in all, over which what is kept is shared out.
         """
         left = (total - messages.honest) / std
         along, aside = canaries.project(left)
@@ -78,7 +80,7 @@ class Measured(NamedTuple):
             canaries=along,
             held_out=aside,
             present=present,
-            strength=bound / std * present,
+            strength=strength,
             noise=noise[::step].float().cpu().numpy(),
             energy=float(noise.square().mean()),
             clients=clients,

@@ -17,7 +17,7 @@ from normec.audit.verdict import Verdict
 from normec.audit.witness import Witness, refuse_to_draw
 from normec.errors import BadInput
 from normec.machine import available
-from normec.privacy import Privacy, SpentSoFar
+from normec.privacy import Privacy, SecAgg, SpentSoFar
 from normec.runs.experiment import Experiment, Plan, prepare
 from normec.runs.folder import RunFolder
 from normec.runs.loop import Run, execute
@@ -142,9 +142,9 @@ def _check(audited: Plan, number: int) -> None:
     needed, free = 6 * number * d * 8, available() // 2  # the directions, and what making them orthonormal takes
     if needed > free:
         raise BadInput("canaries", f"={number} need {needed:,} bytes for their directions, and {free:,} are to be had. Use fewer.")
-    expected = mechanism.expected + number * max(mechanism.rate, LEAST_RATE) - mechanism.colluders
-    if mechanism.trust == "secagg" and expected < mechanism.min_honest:
-        problem = f"={mechanism.min_honest} gives up most rounds, of which about {expected:.0f} honest clients and canaries are expected."
+    trust, expected = mechanism.trust, mechanism.expected + number * max(mechanism.rate, LEAST_RATE)
+    if isinstance(trust, SecAgg) and (honest := expected - trust.colluders) < trust.min_honest:
+        problem = f"={trust.min_honest} gives up most rounds, of which about {honest:.0f} honest clients and canaries are expected."
         raise BadInput("privacy.min_honest", f"{problem} Lower it, or raise participation.rate.")
 
 

@@ -20,7 +20,8 @@ from normec.engine.loop import Loop
 from normec.engine.memory import Layout, Memory
 from normec.errors import BadInput, NormecError
 from normec.operators import margin, row_norms
-from normec.privacy import PER_CLIENT, Mechanism
+from normec.privacy import Local, Mechanism, SecAgg
+from normec.privacy.noise import Noise
 from normec.runs.observers import Observer
 
 STEP, NORM = 300, 4
@@ -29,6 +30,26 @@ FAR_OUT = 10.0
 """Standard deviations by which the norm of Gaussian noise never exceeds its mean."""
 UNSEEN = 0.1
 """The share of what chance does to the noise's mean square that rounding may do."""
+
+
+class Whitening:
+    """Undoes what noise takes from earlier rounds, alike for all that is measured: what is left of the noise is its own draws."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self._states: dict[str, Slots] = {}
+        self._before: dict[str, Slots] = {}
+
+    def __call__(self, name: str, vector: Tensor) -> Tensor:
+        """A vector of the present round, of a sequence of this name."""
+        state = self._states[name] if name in self._states else self._noise.start(vector)
+        self._before[name] = state
+        white, self._states[name] = self._noise.whiten(state, vector)
+        return white
+
+    def back(self) -> None:
+        """To where it was before the last round."""
+        self._states = dict(self._before)
 
 
 class Witness(Observer):
@@ -73,6 +94,7 @@ class Witness(Observer):
         self._before: tuple[np.ndarray, Slots] | None = None
         self._updates: dict[Hashable, Tensor] = {}
         self._lock = threading.Lock()
+        self._white = Whitening(mechanism.noise)
 
     def computed(self, clients: Sequence[Hashable], updates: Tensor) -> None:
         """Keeps the updates (d,) of the present round."""
@@ -97,6 +119,7 @@ class Witness(Observer):
             self._round(done - 1, self.last, now)
         elif done < self._done and self._before:  # a resumed run, which stands at an earlier checkpoint
             self._memory.write(*self._before)
+            self._white.back()
         self.last, self._done = now, done
         self._updates.clear()
 
@@ -118,7 +141,8 @@ class Witness(Observer):
         """
         rounds, found = self.mechanism.rounds, [self.measured[k] for k in sorted(self.measured)]
         if len(found) < 2 or self.first is None or self.last is None:
-            cause = f" (privacy.min_honest={self.mechanism.min_honest})" if self.mechanism.trust == "secagg" else ""
+            trust = self.mechanism.trust
+            cause = f" (privacy.min_honest={trust.min_honest})" if isinstance(trust, SecAgg) else ""
             raise NormecError(f"the audit shows nothing: {len(found)} of {rounds} rounds released something{cause}, and two are needed")
         if not any(one.present.any() for one in found):
             raise NormecError(f"the audit shows nothing: no canary took part in {len(found)} rounds. Raise rounds, or --canaries")
@@ -134,7 +158,8 @@ class Witness(Observer):
     def _round(self, k: int, before: Seen, after: Seen) -> None:
         mechanism, cohort = self.mechanism, self.cohorts[k]
         messages, participants = self._messages(before, cohort), int(cohort.sum())
-        if mechanism.trust == "secagg" and participants - mechanism.colluders < mechanism.min_honest:  # to be given up
+        trust = mechanism.trust
+        if isinstance(trust, SecAgg) and participants - trust.colluders < trust.min_honest:  # to be given up
             self.departures[k] = 0.0 if after.equals(before) else math.inf
             return
         mean, rounding = released(self.algorithm, self.optimizer, before, after, mechanism.rate)
@@ -146,14 +171,19 @@ class Witness(Observer):
         bound = self.algorithm.operator.bound
         summing = (after.unit * bound / math.sqrt(len(mean)) + mechanism.lattice) * math.sqrt(participants)
         self.rounding = _largest(self.rounding, math.hypot(rounding * mechanism.expected, summing) / std)
-        total, canaries = mean * mechanism.expected, self.canaries
+        white, sent = self._white, messages
+        messages = sent._replace(honest=white("honest", sent.honest), canaries=white("canaries", sent.canaries))
+        total = white("released", mean * mechanism.expected)
+        alone = total + (sent.honest - messages.honest) + (sent.canaries - messages.canaries)  # with its own draw of noise alone
         most = participants * bound + std * (math.sqrt(len(mean)) + FAR_OUT)
-        self.longest = _largest(self.longest, float(total.norm()) / most)
-        self.measured[k] = Measured.of(total, std, canaries, bound, messages, cohort, mechanism.rounds)
+        self.longest = _largest(self.longest, float(alone.norm()) / most)
+        present = cohort[self._honest :]
+        strength = white("strength", torch.from_numpy(present * bound)).numpy() / std
+        self.measured[k] = Measured.of(total, std, self.canaries, strength, messages, cohort, mechanism.rounds)
 
     def _accounted_std(self, participants: int) -> float:
         """Of the noise on the sum, by the noise multiplier that was accounted and the bound that was declared."""
-        draws = participants if self.mechanism.trust in PER_CLIENT else 1
+        draws = participants if isinstance(self.mechanism.trust, SecAgg | Local) else 1
         return self.mechanism.noise_multiplier * self.algorithm.operator.bound * math.sqrt(draws)
 
     def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:

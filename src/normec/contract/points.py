@@ -38,7 +38,7 @@ from normec.contract.small_runs import (
 )
 from normec.errors import NormecError
 from normec.operators import Identity, row_norms
-from normec.privacy import Mechanism, Privacy
+from normec.privacy import Central, Mechanism, Privacy
 from normec.privacy.participation import Fixed, Full, Participation
 from normec.runs.experiment import prepare
 from normec.runs.loop import execute
@@ -101,7 +101,16 @@ def _sums(algorithm: Algorithm, dtype: torch.dtype) -> None:
             "replace-one": client_step(algorithm, replaced, memory, context).message.double().sum(0),
         }
         for adjacency, total in sums.items():
-            stated = Mechanism("central", adjacency, algorithm.operator.bound, 1.0, Full(), 400, 1).sensitivity  # type: ignore[arg-type]
+            mechanism = Mechanism(
+                trust=Central(),
+                adjacency=adjacency,  # type: ignore[arg-type]
+                bound=algorithm.operator.bound,
+                noise_multiplier=1.0,
+                participation=Full(),
+                clients=400,
+                rounds=1,
+            )
+            stated = mechanism.sensitivity
             moved = float((message.sum(0) - total).norm())
             _require(1, algorithm, moved <= stated * (1 + 1e-9), f"a sum moves by {moved} under {adjacency}")
 

@@ -21,7 +21,7 @@ from normec.errors import ModelFailed, TrainingFailed, count, some_of
 from normec.local import LocalMethod
 from normec.models import FlatModel, LocalSteps
 from normec.operators import row_norms, usable
-from normec.privacy.noise import to_lattice
+from normec.privacy.aggregation import Aggregation
 from normec.streams import Streams
 
 SAMPLES_KEPT = 2**14
@@ -98,7 +98,7 @@ class Clients:
     ranks: Ranks
     strict: bool
     counters: Tensor
-    lattice: float = 0.0
+    aggregation: Aggregation = Aggregation()  # noqa: RUF009 (immutable)
     bound: float = math.inf
     computed: Callable[[Sequence[Hashable], Tensor], None] | None = None
 
@@ -158,7 +158,7 @@ class Clients:
             self._refuse_broken(clients, update_norms, k)
         step = client_step(self.algorithm, update, memory, Context(server, lambda: self._uniform(update, clients, k)), update_norms)
         residual_norms = update_norms if step.residual is update else row_norms(step.residual)
-        messages = to_lattice(step.message, self.lattice) if self.lattice else step.message
+        messages = self.aggregation.encode(step.message)
         if not cohort[clients].all():
             transmitted = torch.from_numpy(cohort[clients]).to(x.device)
             messages, buffers = messages[transmitted], buffers[transmitted]

@@ -22,7 +22,6 @@ from normec.flower.owner import EVALUATION, Owner
 from normec.flower.terms import Terms
 from normec.flower.wire import RECORD, Answer, Instruction, plain
 from normec.privacy import Mechanism
-from normec.privacy.noise import to_lattice
 from normec.streams import Streams
 
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
@@ -93,9 +92,9 @@ def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, 
         raise BadInput("arrays", f" hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}.")
     keeper.begin(instruction.attempt)
     memory = keeper.settle(instruction.settled)
-    hidden = mechanism.trust == "central"  # who transmits: the others send zeros of the same size
-    ledger = keeper.intend(instruction.round) if hidden or (instruction.transmits and mechanism.trust != "none") else None
-    if mechanism.trust == "none":
+    hidden = mechanism.trust.at_server  # who transmits: the others send zeros of the same size
+    ledger = keeper.intend(instruction.round) if hidden or (instruction.transmits and mechanism.trust.promises) else None
+    if not mechanism.trust.promises:
         keeper.owner.mark_unprotected()
 
     update = _update(message, context, call_next, layout, terms)[None]
@@ -113,14 +112,14 @@ def _evaluate(message: Message, context: Context, call_next: Next, keeper: Keepe
     """What this client's own data say of the model, as the vector that the terms allow."""
     terms, mechanism = instruction.terms, instruction.terms.evaluation_mechanism
     keeper.begin(instruction.attempt)
-    ledger = keeper.intend(instruction.round, EVALUATION) if mechanism.trust != "none" else None
+    ledger = keeper.intend(instruction.round, EVALUATION) if mechanism.trust.promises else None
     if ledger is None:
         keeper.owner.mark_unprotected()
     values = _metrics(message, context, call_next, mechanism)
     sent = _protected(terms.evaluation.message(values, mechanism), mechanism, transmits=True) if terms.evaluation else None
     if ledger is not None:
         ledger.commit(instruction.round, _fingerprint(sent))
-    hidden = mechanism.trust == "central"
+    hidden = mechanism.trust.at_server
     return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
 
 
@@ -133,7 +132,7 @@ def _metrics(message: Message, context: Context, call_next: Next, mechanism: Mec
             raise RuntimeError(f"the evaluate function answered with an error: {reply.error.reason}")
         return {name: value for record in reply.content.metric_records.values() for name, value in record.items()}
     except FAILURES:
-        if mechanism.trust == "none":
+        if not mechanism.trust.promises:
             raise
         log.exception("the evaluate function failed; this client's metrics count as zero")
         return None
@@ -175,13 +174,12 @@ def _protected(message: Tensor, mechanism: Mechanism, transmits: bool) -> Tensor
 
     With a lattice, whole multiples of it: float32 holds those of a bounded message, float64 those of a noised one.
     """
-    if mechanism.trust == "central":
-        return to_lattice(message, mechanism.lattice).float() if transmits else torch.zeros_like(message)
+    encoded = mechanism.aggregation.encode(message)
+    if mechanism.trust.at_server:
+        return encoded.float() if transmits else torch.zeros_like(message)
     if not transmits:
         return None
-    if mechanism.trust == "none":
-        return message
-    return mechanism.noised(to_lattice(message, mechanism.lattice), 1, Streams(0), 0)
+    return mechanism.noised(encoded, 1, (), Streams(0), 0)[0] if mechanism.trust.promises else message
 
 
 def _fingerprint(sent: Tensor | None) -> str:

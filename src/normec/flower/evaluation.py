@@ -12,8 +12,9 @@ from torch import Tensor
 
 from normec.errors import BadInput
 from normec.privacy import Mechanism, Privacy, calibrate
+from normec.privacy.aggregation import Aggregation, lattice_for
 from normec.privacy.mechanism import SMALLEST_NOISE, Epsilon, NoiseMultiplier
-from normec.privacy.noise import lattice_for, to_lattice
+from normec.privacy.noise import Secure, Seeded
 from normec.privacy.participation import Full
 from normec.privacy.promise import check_lattice
 from normec.settings import Count, OpenUnit, Positive, Settings
@@ -108,16 +109,17 @@ class ClientEvaluation(Settings):
         Raises:
             BadInput: for noise that its lattice cannot hold.
         """
-        lattice = lattice_for(1.0) if privacy.trust != "none" else 0.0
+        aggregation = lattice_for(1.0) if privacy.trust != "none" else Aggregation()
         mechanism = Mechanism(
-            trust=privacy.trust,
+            trust=privacy.trust_model,
             adjacency=privacy.adjacency,
-            bound=1.0 + lattice * math.sqrt(len(self.metrics)) / 2,
+            bound=1.0 + aggregation.lattice * math.sqrt(len(self.metrics)) / 2,
             noise_multiplier=self.noise_multiplier or 0.0,
             participation=Full(),
             clients=clients,
             rounds=self.number(rounds),
-            lattice=lattice,
+            noise=Secure() if privacy.trust != "none" else Seeded(),
+            aggregation=aggregation,
         )
         delta = self.delta if self.delta is not None else privacy.delta_for(clients)
         check_lattice(mechanism, len(self.metrics), delta, "evaluation.noise_multiplier")
@@ -132,10 +134,10 @@ class ClientEvaluation(Settings):
         Raises:
             BadInput: without privacy, for metrics that are missing or no numbers.
         """
-        if mechanism.trust == "none":
+        if not mechanism.trust.promises:
             return torch.tensor([_number(values or {}, name) for name in (WEIGHT, *(name for name, _ in self.ranges))], dtype=torch.float64)
         shares = [_share((values or {}).get(name), largest) for name, largest in self.ranges]
-        return to_lattice(torch.tensor(shares) / math.sqrt(len(shares)), mechanism.lattice)
+        return mechanism.aggregation.encode(torch.tensor(shares) / math.sqrt(len(shares)))
 
     def result(self, messages: Sequence[Tensor], mechanism: Mechanism, noised: Tensor | None) -> dict[str, float]:
         """The metrics of all clients that have answered. noised: the sum (m,) of their messages with its noise, under privacy."""

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from normec.errors import BadInput
@@ -21,7 +20,6 @@ from normec.hashed import unsealed
 from normec.privacy import Spent, SpentSoFar, epsilon
 from normec.privacy.account import Evaluated
 from normec.privacy.ledger import Ledger
-from normec.privacy.noise import to_lattice
 from normec.privacy.promise import ledger_header
 from normec.runs.folder import line_of
 from normec.runs.spending import check_covers
@@ -38,7 +36,7 @@ class Evaluations:
         self.folder, self.terms, self.evaluation, self.mechanism = folder, terms, evaluation, terms.evaluation_mechanism
         self.ledger: Ledger | None = None
         with making(folder):
-            if self.mechanism.trust != "none":
+            if self.mechanism.trust.promises:
                 check_covers(folder, begun)
                 privacy = terms.privacy.model_copy(update={"client_limit": None})
                 self.ledger = Ledger.open(
@@ -106,10 +104,11 @@ class Evaluations:
                 self.ledger.give_up(k)
             return {}
         noised = None
-        if self.mechanism.trust != "none":
-            total = torch.stack([to_lattice(message, self.mechanism.lattice).double() for message in messages]).sum(0)
-            central = self.mechanism.trust == "central"
-            noised = self.mechanism.noised(total, len(messages), Streams(0), k) if central else total
+        if self.mechanism.trust.promises:
+            aggregation = self.mechanism.aggregation
+            noised = aggregation.combine(map(aggregation.encode, messages), len(messages[0]))
+            if self.mechanism.trust.at_server:
+                noised, _ = self.mechanism.noised(noised, len(messages), (), Streams(0), k)
         found = self.evaluation.result(messages, self.mechanism, noised)
         if self.ledger is not None:
             self.ledger.commit(k, hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest())

@@ -149,7 +149,7 @@ class Keeper:
             ledger = Ledger.open(path, self._header(of))
             if ledger.counted() >= mechanism.rounds:
                 raise BadInput("rounds", f"={mechanism.rounds}: this client's ledger counts as many releases already.")
-            if mechanism.trust == "local" and bool(mechanism.silent(torch.tensor(float(ledger.counted())))):
+            if mechanism.trust.per_client and bool(mechanism.silent(torch.tensor(float(ledger.counted())))):
                 raise BadInput("privacy.client_limit", f"={self.terms.privacy.client_limit:g} of the experiment allows no further release.")
             if index.behind(path, ledger):  # an intent of a process that was killed, which counts
                 index.note(path, ledger)

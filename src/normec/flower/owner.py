@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,10 +15,10 @@ from normec.errors import BadInput, count, nearest
 from normec.files import Lock, making, write_atomically
 from normec.flower.index import UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
-from normec.privacy import Mechanism, epsilon, gaussian
+from normec.privacy import epsilon, gaussian
+from normec.privacy.account import mechanism_of
 from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
-from normec.privacy.participation import OWN, Fixed, Full, Participation, Poisson
 from normec.settings import OpenUnit, Settings, Text
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -204,7 +205,7 @@ def spent(accounts: Iterable[Account], delta: float) -> float:
         if releases and mechanism["trust"] == "local":
             squared += releases * _squared(mechanism["sensitivity"], mechanism["noise_std"])
         elif releases:
-            claims.append(_of_header(mechanism, max(releases, mechanism["rounds"])))
+            claims.append(replace(mechanism_of(mechanism), rounds=max(releases, mechanism["rounds"])))
     share = delta / (len(claims) + (squared > 0)) if claims or squared else delta
     return math.fsum([*(epsilon(claim, share).epsilon for claim in claims), gaussian(math.sqrt(squared), share)])
 
@@ -212,14 +213,3 @@ def spent(accounts: Iterable[Account], delta: float) -> float:
 def _squared(sensitivity: float, std: float) -> float:
     """μ² of one release; infinite for a noise that is none."""
     return (sensitivity / std) ** 2 if std > SMALLEST_NOISE * sensitivity else math.inf
-
-
-def _of_header(header: Mapping[str, Any], rounds: int) -> Mechanism:
-    """The mechanism that a ledger's first line names."""
-    kinds: dict[str, Participation] = {"full": Full(), OWN: Full()}
-    if header["scheme"] not in kinds:
-        kinds = {"poisson": Poisson(rate=header["rate"]), "fixed": Fixed(rate=header["rate"])}
-    names = ("trust", "adjacency", "noise_multiplier", "clients", "min_honest", "colluders")
-    lattice = float(header.get("noise") == "secure")
-    given = {name: header[name] for name in names} | {"cohort_memories": bool(header.get("cohort_memories", False))}
-    return Mechanism(**given, bound=1.0, participation=kinds[header["scheme"]], rounds=rounds, lattice=lattice)

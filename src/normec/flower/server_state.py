@@ -22,7 +22,7 @@ from normec.flower.layout import Layout
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer
 from normec.operators.base import BYTES_OF_A_NUMBER
-from normec.privacy import PER_CLIENT, Mechanism, Spent, SpentSoFar, epsilon
+from normec.privacy import Mechanism, Spent, SpentSoFar, epsilon
 from normec.privacy.ledger import Ledger, read
 from normec.privacy.promise import Claim, claim_table, ledger_header, state_claim
 from normec.runs.folder import MODEL, NO_ROUND, Output, RunFolder
@@ -88,7 +88,7 @@ class ServerState:
             terms=terms,
             optimizer=optimizer,
             mechanism=mechanism,
-            streams=Streams(seed, secret_cohorts=mechanism.trust != "none"),
+            streams=Streams(seed, secret_cohorts=mechanism.trust.promises),
             spent=SpentSoFar(mechanism, terms.privacy.delta or 0.0),
             server=Server.start(terms.algorithm, optimizer, start),
             experiment=secrets.token_hex(16),
@@ -99,7 +99,7 @@ class ServerState:
         return state
 
     def _resume(self) -> None:
-        if self.mechanism.trust != "none":
+        if self.mechanism.trust.promises:
             privacy, accountant = self.terms.privacy, self.spent.planned.accountant
             self.ledger = Ledger.open(self.folder.ledger, ledger_header(self.mechanism, privacy, privacy.delta, accountant))
             self.ledger.check_covers(self.folder.visible_rounds(), output=False)
@@ -216,16 +216,16 @@ class ServerState:
         return epsilon(replace(self.mechanism, rounds=counted), self.terms.privacy.delta or 0.0)
 
     def _exposure(self) -> Tensor:
-        if self.ledger is None or self.mechanism.trust not in PER_CLIENT:
+        if self.ledger is None or not self.mechanism.trust.per_client:
             return torch.zeros(self.mechanism.clients, dtype=torch.float64)
         return torch.from_numpy(self.ledger.exposures(self.mechanism))
 
     def _participants(self, asked: Mapping[int, str]) -> dict[str, Any]:
         """Of the clients that were asked for a message, the indices: whether or not it arrived, it may have left."""
-        if self.mechanism.trust not in PER_CLIENT:
+        if not self.mechanism.trust.per_client:
             return {}
         chosen = sorted(self.clients.index(client) for client in asked.values() if self.transmits(client))
-        return {"participants": chosen, "exposure": self.mechanism.exposure(len(chosen))}
+        return {"participants": chosen, "exposure": self.mechanism.trust.exposure(len(chosen))}
 
     def _tensors(self) -> dict[str, Tensor]:
         return self.server.named(self.terms.algorithm, self.optimizer)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -25,7 +24,6 @@ from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD, Answer, Instruction, Task
 from normec.operators.base import LARGEST_NORM, row_norms
 from normec.privacy import Mechanism, Privacy
-from normec.privacy.noise import to_lattice
 from normec.privacy.participation import Full, Participation
 from normec.runs.folder import RunFolder
 
@@ -140,7 +138,7 @@ class Strategy(FlowerStrategy):
         asked = [
             (client, node)
             for client, node in sorted(self.roster.node_of.items())
-            if self.state.transmits(client) or self.state.mechanism.trust == "central" or self.algorithm.everyone_computes
+            if self.state.transmits(client) or self.state.mechanism.trust.at_server or self.algorithm.everyone_computes
         ]
         self.sent = {node: client for client, node in asked}
         content = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
@@ -152,11 +150,10 @@ class Strategy(FlowerStrategy):
         state, mechanism = self.state, self.state.mechanism
         answered = ((state.transmits(client), answer.message) for client, answer in found.answers.items())
         messages = [message for transmits, message in answered if transmits and message is not None]
-        total = torch.zeros(self.layout.d, dtype=torch.float64)
-        for message in messages:
-            total += to_lattice(message, mechanism.lattice) if mechanism.lattice else message.double()
-        central = mechanism.trust == "central"
-        released = mechanism.release(total, len(messages), state.streams, state.rounds_done) if central else mechanism.mean(total)
+        total = mechanism.aggregation.combine(map(mechanism.aggregation.encode, messages), self.layout.d)
+        central = mechanism.trust.at_server
+        noised = mechanism.noised(total, len(messages), (), state.streams, state.rounds_done)[0] if central else total
+        released = mechanism.mean(noised)
         state.step(released, self.sent, found.answers)
         self._check_anybody_answers(found)
         counts: dict[str, Any] = {
@@ -235,14 +232,14 @@ class Strategy(FlowerStrategy):
     def _check(self, answer: Answer) -> None:
         """Refuses an answer to something else than this round's training, or a message that no honest client sends."""
         mechanism = self.state.mechanism
-        wanted = mechanism.trust == "central" or self.state.transmits(answer.client)
+        wanted = mechanism.trust.at_server or self.state.transmits(answer.client)
         self._check_answer(answer, self.state.rounds_done, mechanism, self.layout.d if wanted else None)
 
     def _check_metrics(self, answer: Answer) -> None:
         """The same of an evaluation."""
         evaluations = self.state.evaluations
         if evaluations is not None:
-            weight = 1 if evaluations.mechanism.trust == "none" else 0
+            weight = 0 if evaluations.mechanism.trust.promises else 1
             number = len(evaluations.evaluation.metrics) + weight
             self._check_answer(answer, self.state.rounds_done - 1, evaluations.mechanism, number)
             if weight and answer.message is not None and not float(answer.message[0]) >= 0:
@@ -264,8 +261,8 @@ class Strategy(FlowerStrategy):
         if answer.message.shape != (d,):
             raise BadInput("reply", f" holds a message of shape {tuple(answer.message.shape)}, not ({d},).")
         norm = float(row_norms(answer.message[None].double())[0])
-        bound = mechanism.bound if mechanism.trust != "none" or mechanism is self.state.mechanism else math.inf
-        if not norm <= _longest(bound, mechanism.noise_std if mechanism.trust == "local" else 0.0, d):
+        bound = mechanism.bound if mechanism.trust.promises or mechanism is self.state.mechanism else math.inf
+        if not norm <= _longest(bound, mechanism.noise_std if mechanism.trust.per_client else 0.0, d):
             raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
 
     def _check_anybody_answers(self, found: Replies) -> None:

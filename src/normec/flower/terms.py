@@ -80,7 +80,7 @@ class Terms:
     def own_account(self) -> Mechanism:
         """The mechanism as a client accounts for it: where it adds the noise itself, it counts its own releases, unsampled."""
         mechanism = self.mechanism
-        return replace(mechanism, participation=Full()) if mechanism.trust == "local" else mechanism
+        return replace(mechanism, participation=Full()) if mechanism.trust.per_client else mechanism
 
     @property
     def evaluation_mechanism(self) -> Mechanism:

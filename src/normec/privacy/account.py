@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property, lru_cache
@@ -10,10 +11,13 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from normec.privacy.accountant import SpentSoFar, epsilon, realised, within_limit
+from normec.privacy.aggregation import Aggregation, LatticeSum
 from normec.privacy.gaussian import Spent
 from normec.privacy.ledger import Ledger
-from normec.privacy.mechanism import PER_CLIENT, Mechanism
+from normec.privacy.mechanism import Mechanism
+from normec.privacy.noise import NOISES, Accounted
 from normec.privacy.participation import OWN, Full, Participation, participation_from_table
+from normec.privacy.trust import trust_model
 
 
 class Evaluated(NamedTuple):
@@ -107,8 +111,7 @@ class Account:
     @property
     def realised_max(self) -> float | None:
         """ε of the client whose own rounds spent most, where participants add the noise; None elsewhere."""
-        per_client = self.mechanism.trust in PER_CLIENT
-        if not per_client:
+        if not self.mechanism.trust.per_client:
             return None
         beside = self.evaluations.evaluated(planned=False).spent.epsilon if self.evaluations else 0.0  # every client takes part
         return realised(self.mechanism, self.own_delta, self.largest_exposure).epsilon + beside
@@ -122,20 +125,18 @@ class Account:
         return _after(self.accounted, self.own_delta, bisect_right(list(accumulate(begun, max)), rounds - 1)) + beside
 
 
-def mechanism_of(header: dict[str, Any]) -> Mechanism:
+def mechanism_of(header: Mapping[str, Any]) -> Mechanism:
     """The mechanism that the first line of a ledger names, for the planned rounds."""
-    names = ("trust", "adjacency", "noise_multiplier", "clients", "rounds", "min_honest", "colluders")
+    noise = header.get("noise", "seeded")
     mechanism = Mechanism(
-        bound=1.0,
+        trust=trust_model(header["trust"], header["min_honest"], header["colluders"]),
         participation=_participation(header["scheme"], header["rate"]),
-        **{name: header[name] for name in names},
-    )
-    mechanism = replace(
-        mechanism,
-        bound=header["sensitivity"] / mechanism.distance,
-        lattice=float(header["noise"] == "secure"),
+        noise=NOISES[noise] if noise in NOISES else Accounted(noise, header["event"]),
+        aggregation=LatticeSum(1.0) if noise == "secure" else Aggregation(),
         cohort_memories=bool(header.get("cohort_memories", False)),
+        **{name: header[name] for name in ("adjacency", "noise_multiplier", "clients", "rounds")},
     )
+    mechanism = replace(mechanism, bound=header["sensitivity"] / mechanism.distance)
     return within_limit(mechanism, header["client_limit"], header["delta"]) if header["client_limit"] else mechanism
 
 

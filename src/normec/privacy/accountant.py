@@ -23,9 +23,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from normec.errors import BadInput
+from normec.privacy.aggregation import Aggregation
 from normec.privacy.amplified import pld, pld_grid, rdp
+from normec.privacy.events import Event
 from normec.privacy.gaussian import OVER_PARTICIPATIONS, Spent, gaussian, over_participations, quiet, unamplified
-from normec.privacy.mechanism import PER_CLIENT, Mechanism
+from normec.privacy.mechanism import Mechanism
+from normec.privacy.noise import is_independent
 
 NOTHING = Spent(math.inf, "none")
 
@@ -44,9 +47,11 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
         raise BadInput("delta", problem + "give 0 < delta < 1, a finite noise and rounds >= 0.")
     if mechanism.rounds == 0:
         return Spent(0.0, "none")
+    if not is_independent(mechanism.noise):
+        return Spent(*epsilon_of(mechanism.noise.dp_event(mechanism), delta))
     if mechanism.lattice:
         return _on_the_lattice(mechanism, delta)
-    if mechanism.trust in PER_CLIENT:
+    if mechanism.trust.per_client:
         return over_participations(mechanism, delta)
     known = [unamplified(mechanism, delta)]
     if mechanism.sampling in ("poisson", "fixed"):
@@ -58,12 +63,35 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
 
 def _on_the_lattice(mechanism: Mechanism, delta: float) -> Spent:
     """What Gaussian noise spends, enlarged by what stands between it and noise on the lattice."""
-    plain = _epsilon(replace(mechanism, lattice=0.0), delta * math.exp(-mechanism.gap))
+    plain = _epsilon(replace(mechanism, aggregation=Aggregation()), delta * math.exp(-mechanism.gap))
     return replace(plain, epsilon=plain.epsilon + 2 * mechanism.gap)
+
+
+def epsilon_of(event: Event, delta: float) -> tuple[float, str]:
+    """ε at δ of an event, and the accountant that gave it; infinite where none supports it.
+
+    A Gaussian, also composed with itself, has a closed form; anything else takes the smaller of PLD and RDP.
+    """
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    whole = event if isinstance(event, dp_accounting.SelfComposedDpEvent) else dp_accounting.SelfComposedDpEvent(event, 1)
+    if isinstance(whole.event, dp_accounting.GaussianDpEvent):
+        return gaussian(math.sqrt(whole.count) / whole.event.noise_multiplier, delta), "gaussian closed form"
+    found = [(math.inf, "none")]
+    for name, kind in (("PLD", PLDAccountant), ("RDP", RdpAccountant)):
+        accountant = kind()
+        if accountant.supports(event):
+            with quiet():
+                found.append((float(accountant.compose(event).get_epsilon(delta)), name))
+    return min(found)
 
 
 class SpentSoFar:
     """ε after k rounds of a planned run: an upper bound for each k, never above the plan's own ε.
+
+    With noise that is not independent from round to round, the whole event counts from the first round on.
 
     It works on a coarser grid of privacy losses than the plan, so that a value for every round stays cheap; a coarser
     grid only makes it larger.
@@ -79,10 +107,10 @@ class SpentSoFar:
         """ε spent by the first `rounds` rounds."""
         if rounds == 0 and self.mechanism.private:
             return 0.0
-        if rounds == self.mechanism.rounds or not self.mechanism.private:
+        if rounds == self.mechanism.rounds or not self.mechanism.private or not is_independent(self.mechanism.noise):
             return self.planned.epsilon
         part = replace(self.mechanism, rounds=rounds)
-        if part.trust in PER_CLIENT:
+        if part.trust.per_client:
             return over_participations(part, self.delta).epsilon + 2 * part.gap
         bounds = [self.planned, unamplified(part, self.delta)]
         if self.planned.accountant == "PLD":

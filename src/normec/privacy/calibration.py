@@ -14,7 +14,8 @@ from normec.errors import BadInput
 from normec.privacy.accountant import epsilon
 from normec.privacy.amplified import pld, pld_applies, pld_grid, rdp
 from normec.privacy.gaussian import over_participations, unamplified
-from normec.privacy.mechanism import PER_CLIENT, SMALLEST_NOISE, Mechanism
+from normec.privacy.mechanism import SMALLEST_NOISE, Mechanism
+from normec.privacy.noise import is_independent
 
 GUIDE_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Rényi orders of the first guess, which a few per cent more do not harm."""
@@ -46,7 +47,7 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
 @lru_cache(maxsize=64)
 def _calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
     hardly_any = replace(mechanism, noise_multiplier=SMALLEST_NOISE)
-    if over_participations(hardly_any, delta).epsilon <= target:
+    if is_independent(mechanism.noise) and over_participations(hardly_any, delta).epsilon <= target:
         return SMALLEST_NOISE  # a client hardly ever takes part
     noise, step = _search(mechanism, target, delta), 0.0
     while noise <= LARGEST_NOISE and (spent := epsilon(replace(mechanism, noise_multiplier=noise), delta).epsilon) > target:
@@ -79,12 +80,14 @@ def _search(mechanism: Mechanism, target: float, delta: float) -> float:
     @cache
     def claim(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
-        tight = pld(trial, delta, grid).epsilon if trial.trust == "central" else math.inf
+        if not is_independent(trial.noise):
+            return compared(noise, epsilon(trial, delta).epsilon)
+        tight = pld(trial, delta, grid).epsilon if trial.trust.at_server else math.inf
         if tight == math.inf:
             return compared(noise, epsilon(trial, delta).epsilon)
         return compared(noise, min(tight, unamplified(trial, delta).epsilon, over_participations(trial, delta).epsilon))
 
-    if mechanism.trust in PER_CLIENT:
+    if mechanism.trust.per_client or not is_independent(mechanism.noise):
         return _root(claim, 1.0)
     if mechanism.sampling == "full":
         return _root(guess, 1.0)

@@ -62,7 +62,7 @@ class Ledger:
 
     @property
     def seeded(self) -> bool:
-        return bool(self.lines[0]["noise"] == "seeded")
+        return bool(self.lines[0]["noise"] != "secure")
 
     @property
     def head(self) -> str:

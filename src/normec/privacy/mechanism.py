@@ -13,10 +13,14 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from normec.algorithms import Slots
 from normec.errors import BadInput
-from normec.privacy.noise import LATTICE_GAP, seeded_gaussian, with_secure_gaussian
+from normec.imports import load_object, looks_like_import_path
+from normec.privacy.aggregation import Aggregation
+from normec.privacy.noise import LATTICE_GAP, NOISES, Draw, Noise, Seeded, is_independent
 from normec.privacy.participation import OWN, Full, Participation, scheme_of
-from normec.settings import Count, OpenUnit, Settings
+from normec.privacy.trust import Trust, TrustModel, check_honest, trust_model
+from normec.settings import Count, OpenUnit, Settings, Text
 from normec.streams import Streams
 
 Epsilon = Annotated[float, Field(ge=1e-9, le=1e4, description="a number > 0, from 1e-9 to 10000")]
@@ -25,11 +29,7 @@ Colluders = Annotated[int, Field(ge=0, le=10**12, description="a whole number >=
 SMALLEST_NOISE = 1e-6
 """A smaller noise multiplier is added like any other, and counts as none."""
 
-Trust = Literal["central", "secagg", "local", "none"]
 Adjacency = Literal["zero-out", "replace-one"]
-
-PER_CLIENT: tuple[Trust, ...] = ("secagg", "local")
-"""Where each participant adds noise, and the adversary knows who takes part."""
 
 
 def default_delta(clients: int) -> float:
@@ -45,7 +45,8 @@ class Privacy(Settings):
     secure sum hides all but the total. "local": each participant, and every message is seen. "none": nobody, ε = ∞.
     epsilon: ε of the whole run, or noise_multiplier: σ/C, the standard deviation of the noise (on the sum under "central",
     of each participant under "secagg" and "local") over the norm bound of one message.
-    noise: "seeded" draws noise and cohorts from the run's seed, for simulation; "secure" from the operating system.
+    noise: "seeded" draws noise and cohorts from the run's seed, for simulation; "secure" from the operating system; or the import
+    path of a class of one's own (`privacy.noise.Noise`), for simulation under "central".
     delta: δ, by default min(1e-5, M^(−1.1)). stop_at: an ε at which the run ends before the round that would exceed it.
     min_honest, colluders: of "secagg"; a round is given up before its sum is opened where survivors − colluders < min_honest.
     client_limit: of "secagg" and "local": the ε that each client's own rounds may spend; a client that has reached it stays
@@ -58,7 +59,7 @@ class Privacy(Settings):
     noise_multiplier: NoiseMultiplier | None = None
     delta: OpenUnit | None = None
     adjacency: Adjacency = "zero-out"
-    noise: Literal["seeded", "secure"] = "seeded"
+    noise: Text = "seeded"
     stop_at: Epsilon | None = None
     client_limit: Epsilon | None = None
     min_honest: Count | None = None
@@ -66,55 +67,79 @@ class Privacy(Settings):
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
-        if self.trust == "secagg" and self.min_honest is None:
-            raise BadInput("min_honest", " is missing: with trust='secagg' a client hides among the honest. Say how many at least.")
-        if self.trust != "secagg" and (self.min_honest is not None or self.colluders):
-            key = "colluders" if self.min_honest is None else "min_honest"
-            raise BadInput(key, f"={getattr(self, key)} acts only with trust='secagg'. Remove it, or change trust.")
-        if self.trust not in PER_CLIENT and self.client_limit is not None:
+        check_honest(self.trust, self.min_honest, self.colluders)
+        if self.noise not in NOISES and not looks_like_import_path(self.noise):
+            raise BadInput("noise", f"={self.noise!r} must be 'seeded', 'secure', or the import path of a class, as in 'module:Name'.")
+        if self.noise not in NOISES and self.trust != "central":
+            problem = f"={self.noise!r} of your own acts only with trust='central'."
+            raise BadInput("noise", f"{problem} Use 'seeded' or 'secure', or change trust.")
+        if not self.trust_model.per_client and self.client_limit is not None:
             problem = f"={self.client_limit} acts only with trust='local' or 'secagg', where clients know what they spend."
             raise BadInput("client_limit", f"{problem} Use stop_at, or change trust.")
         given = [key for key in ("epsilon", "noise_multiplier") if getattr(self, key) is not None]
         moot = [*given, *(key for key in ("delta", "stop_at") if getattr(self, key) is not None)]
-        moot += ["noise"] if self.noise == "secure" else []
+        moot += ["noise"] if self.noise != "seeded" else []
         if self.trust == "none" and moot:
             raise BadInput(moot[0], f"={getattr(self, moot[0])} has no meaning with trust='none'. Remove it, or change trust.")
         if self.trust != "none" and len(given) != 1:
             problem = "Give epsilon or noise_multiplier." if not given else "Give only one of epsilon and noise_multiplier."
             raise BadInput("epsilon", f"={self.epsilon}, noise_multiplier={self.noise_multiplier}: {problem}")
 
+    @property
+    def trust_model(self) -> TrustModel:
+        """The trust model with its fields."""
+        return trust_model(self.trust, self.min_honest, self.colluders)
+
+    def noise_model(self) -> Noise:
+        """The noise.
+
+        Raises:
+            BadInput: for an import path at which there is none.
+        """
+        if self.noise in NOISES:
+            return NOISES[self.noise]
+        kind = load_object("privacy.noise", self.noise)
+        if not (isinstance(kind, type) and issubclass(kind, Noise)):
+            raise BadInput("privacy.noise", f"={self.noise!r} is no class of noise. Derive it from normec.privacy.noise.Noise.")
+        made: Noise = kind()
+        return made
+
     def delta_for(self, clients: int) -> float:
         """δ: the given one, or the default."""
         return self.delta if self.delta is not None else default_delta(clients)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """K releases of the sum of bounded messages, of the cohort that `participation` samples, plus Gaussian noise.
 
-    bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise: of the noise on the sum under trust
-    "central", of each participant's under "secagg" and "local". clients: M. rounds: K. min_honest, colluders: of "secagg".
-    lattice: the step on which messages and secure noise live, 0 for seeded noise. most_exposure: the Σ 1/h_k over its rounds
-    at which a client stays silent, where participants add the noise. cohort_memories: whether clients keep memories that move only
-    in the cohort, so that they depend on cohorts that are secret.
+    trust: who adds the noise. bound: C, the largest norm of one message. noise_multiplier: σ/C, 0 for no noise: of one draw of the
+    noise, on the sum under trust "central", of each participant under "secagg" and "local". clients: M. rounds: K. noise: how the
+    noise is drawn, and the event that it is accounted by. aggregation: how messages become a sum. most_exposure: the Σ 1/h_k over
+    its rounds at which a client stays silent, where participants add the noise. cohort_memories: whether clients keep memories that
+    move only in the cohort, so that they depend on cohorts that are secret.
     """
 
-    trust: Trust
-    adjacency: Adjacency
-    bound: float
-    noise_multiplier: float
+    trust: TrustModel
+    adjacency: Adjacency = "zero-out"
+    bound: float = 1.0
+    noise_multiplier: float = 0.0
     participation: Participation
     clients: int
     rounds: int
-    min_honest: int = 1
-    colluders: int = 0
-    lattice: float = 0.0
+    noise: Noise = Seeded()  # noqa: RUF009 (immutable)
+    aggregation: Aggregation = Aggregation()  # noqa: RUF009 (immutable)
     most_exposure: float = math.inf
     cohort_memories: bool = False
 
     def in_units_of_the_bound(self) -> Mechanism:
         """The same for messages of norm 1, which spends the same: ε depends on the bound through σ/C alone."""
-        return replace(self, bound=1.0, lattice=float(self.lattice > 0))
+        return replace(self, bound=1.0, aggregation=self.aggregation.in_units_of_the_bound)
+
+    @property
+    def lattice(self) -> float:
+        """The step on which messages and noise live, 0 for none."""
+        return self.aggregation.lattice
 
     @property
     def gap(self) -> float:
@@ -154,12 +179,18 @@ class Mechanism:
 
     @property
     def private(self) -> bool:
-        return self.trust != "none" and self.noise_multiplier >= SMALLEST_NOISE
+        """Whether an ε can be claimed: somebody adds noise, and it says by which event it is accounted."""
+        return self.trust.promises and self.noise_multiplier >= SMALLEST_NOISE and self.accountable
+
+    @property
+    def accountable(self) -> bool:
+        """Whether the noise names the event that it is accounted by."""
+        return is_independent(self.noise) or self.noise.dp_event(self) is not None
 
     @property
     def honest(self) -> int:
         """h: how many participants' noises protect a client in a release of which the adversary knows the participants."""
-        return self.min_honest if self.trust == "secagg" else 1
+        return self.trust.honest
 
     def silent(self, exposure: Tensor) -> Tensor:
         """Which clients (bool, (M,)) keep out of the next round: another one may take their Σ 1/h_k past `most_exposure`."""
@@ -177,38 +208,27 @@ class Mechanism:
             sampled[self.silent(exposure).numpy()] = False
         return sampled
 
-    def gives_up(self, participants: int) -> bool:
-        """Whether a round with so many survivors ends before its sum is opened."""
-        return self.trust == "secagg" and participants - self.colluders < self.min_honest
-
-    def exposure(self, participants: int) -> float:
-        """1 / h_k: what a participant of this round adds to (μ_i z / distance)², where participants add the noise."""
-        return 1.0 / (participants - self.colluders if self.trust == "secagg" else 1)
-
     def std_of_sum(self, participants: int) -> float:
-        """The standard deviation of each coordinate of the noise on the sum of a round: σ, or σ √n of n participants."""
-        return self.noise_std * (math.sqrt(participants) if self.trust in PER_CLIENT else 1.0)
+        """The standard deviation of each coordinate of a draw of noise on the sum of a round: σ, or σ √n of n participants."""
+        return self.noise_std * math.sqrt(self.trust.draws(participants))
 
-    def release(self, total: Tensor, participants: int, streams: Streams, k: int) -> Tensor:
-        """The released mean (d,) of round k from the sum of messages (d,) in float64: (sum + noise) / (pM)."""
-        return self.mean(self.noised(total, participants, streams, k))
+    def release(self, total: Tensor, participants: int, state: Slots, streams: Streams, k: int) -> tuple[Tensor, Slots]:
+        """The released mean (d,) of round k from the sum of messages (d,) in float64, (sum + noise) / (pM); and the noise's slots."""
+        noised, state = self.noised(total, participants, state, streams, k)
+        return self.mean(noised), state
 
     def mean(self, total: Tensor) -> Tensor:
         """The one place where a sum becomes a mean: by the public denominator."""
         return total / self.expected
 
-    def noised(self, total: Tensor, participants: int, streams: Streams, k: int) -> Tensor:
-        """The one place where noise is added: to the sum (d,), in float64, of the messages of round k.
+    def noised(self, total: Tensor, participants: int, state: Slots, streams: Streams, k: int) -> tuple[Tensor, Slots]:
+        """The one place where noise is added: to the sum (d,), in float64, of the messages of round k. state: the noise's slots.
 
         The noises of n participants are drawn at once, as one of √n times the standard deviation; a participant that adds
         its own takes its message for the sum of one.
         """
         std = self.std_of_sum(participants)
-        if std > 0 and self.lattice:
-            total = with_secure_gaussian(total, std, self.lattice)
-        elif std > 0:
-            total = total + seeded_gaussian(tuple(total.shape), std, streams, k, total.device)
-        return total
+        return self.noise.next(state, total, Draw(std, self.lattice, streams, k)) if std > 0 else (total, state)
 
     def noise_to_bound(self, d: int) -> float:
         """The expected norm of the noise on the mean, std √d / (pM), over the norm bound C of the mean's messages."""

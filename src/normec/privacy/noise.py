@@ -1,27 +1,138 @@
-"""The only caller of a Gaussian generator: seeded noise for simulation, secure noise for what leaves a process.
+"""Noise, and the only caller of a Gaussian generator: seeded noise for simulation, secure noise for what leaves a process.
 
 Secure noise comes from the operating system's generator and lives, with the messages, on a lattice: both are whole
 multiples of a power of two, so that their sum is exact, and the low bits of a float tell nothing about a message.
+
+Noise of one's own is a class with three methods: how a release is noised, how that is undone for an audit, and the event that
+it is accounted by. One that names no event gets no claim.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from normec.algorithms import Slots
 from normec.privacy.discrete_gaussian import discrete_gaussian
+from normec.privacy.events import Event, of_table
 from normec.streams import Streams
 
-LATTICE_BITS = 20
+if TYPE_CHECKING:
+    from normec.privacy.mechanism import Mechanism
+
 LATTICE_GAP = 1e-8
 """κ, up to which noise on the lattice may differ from the Gaussian that is accounted; every ε of secure noise holds it."""
 TAIL_DEVIATIONS = 13
 """Beyond them a number's noise is left out of κ: 1e-38 of its mass."""
 ROUNDING_STD = 12**-0.5
 """The standard deviation of a uniform number between −1/2 and 1/2, of what rounding takes away."""
+
+
+class Draw(NamedTuple):
+    """What the noise of round k is drawn with. std: of each coordinate of one independent draw. lattice: 0 for none."""
+
+    std: float
+    lattice: float
+    streams: Streams
+    k: int
+
+    def gaussian(self, like: Tensor) -> Tensor:
+        """Independent seeded noise N(0, std² I) of the shape of `like`, in float64; the same each time it is called."""
+        return seeded_gaussian(tuple(like.shape), self.std, self.streams, self.k, like.device)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Base: what is added to the sum of each round.
+
+    slots: the names of vectors (d,) that the noise keeps from round to round. They are zero before the first round, part of a run's
+    state and of its checkpoints.
+    """
+
+    secure: ClassVar[bool] = False
+    slots: ClassVar[tuple[str, ...]] = ()
+
+    def start(self, total: Tensor) -> Slots:
+        """The slots before the first round, for a sum like this one."""
+        return tuple(torch.zeros_like(total, dtype=torch.float64) for _ in self.slots)
+
+    def next(self, state: Slots, total: Tensor, draw: Draw) -> tuple[Tensor, Slots]:
+        """The noised sum (d,) of a round from the sum `total` (d,), in float64, and the slots after it.
+
+        What is added must be linear in this draw and those before, with this one's factor 1.
+        """
+        raise NotImplementedError
+
+    def whiten(self, state: Slots, noised: Tensor) -> tuple[Tensor, Slots]:
+        """Undoes `next`: the draw (d,) that `noised` is made of, and the slots after it. Audits look at the draws."""
+        raise NotImplementedError
+
+    def dp_event(self, mechanism: Mechanism) -> Event | None:
+        """The event of dp-accounting that all rounds of a mechanism are, without amplification; None for no claim.
+
+        Noise multipliers in it are over `mechanism.distance`: `mechanism.noise_multiplier / mechanism.distance` for one
+        independent draw. Clients may participate in every round.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Independent(Noise):
+    """A fresh draw in each round, of which nothing is kept."""
+
+    def whiten(self, state: Slots, noised: Tensor) -> tuple[Tensor, Slots]:
+        return noised, ()
+
+    def dp_event(self, mechanism: Mechanism) -> Event | None:
+        import dp_accounting
+
+        one = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier / mechanism.distance)
+        return dp_accounting.SelfComposedDpEvent(one, mechanism.rounds)
+
+
+@dataclass(frozen=True)
+class Seeded(Independent):
+    """From the run's seed, for simulation: whoever knows the seed can subtract it."""
+
+    def next(self, state: Slots, total: Tensor, draw: Draw) -> tuple[Tensor, Slots]:
+        return total + draw.gaussian(total), ()
+
+
+@dataclass(frozen=True)
+class Secure(Independent):
+    """From the operating system's generator, on the lattice of the messages."""
+
+    secure: ClassVar[bool] = True
+
+    def next(self, state: Slots, total: Tensor, draw: Draw) -> tuple[Tensor, Slots]:
+        return with_secure_gaussian(total, draw.std, draw.lattice), ()
+
+
+@dataclass(frozen=True)
+class Accounted(Noise):
+    """Noise of another's making, of which a ledger's first line tells the event. It cannot be drawn.
+
+    of: its import path. table: the event as `events.to_table` writes it, None for none.
+    """
+
+    of: str
+    table: str | None
+
+    def dp_event(self, mechanism: Mechanism) -> Event | None:
+        return None if self.table is None else of_table(self.table)
+
+
+NOISES: dict[str, Noise] = {"seeded": Seeded(), "secure": Secure()}
+
+
+def is_independent(noise: Noise) -> bool:
+    """Whether it is one of this library's own, of which amplification by sampling is proved; a subclass may draw otherwise."""
+    return type(noise) in (Seeded, Secure)
 
 
 def seeded_gaussian(shape: tuple[int, ...], std: float, streams: Streams, k: int, device: torch.device) -> Tensor:
@@ -66,13 +177,3 @@ def orthonormal_directions(number: int, d: int, seed: int) -> Tensor:
     """(number, d) orthonormal rows in float64, uniformly at random: the Q of a seeded Gaussian matrix."""
     rows = np.random.default_rng(seed).standard_normal((d, number))
     return torch.from_numpy(np.linalg.qr(rows)[0].T.copy())
-
-
-def lattice_for(bound: float) -> float:
-    """The step of the lattice for messages of norm up to `bound`: 2^-20 of the power of two below it."""
-    return 2.0 ** (math.floor(math.log2(bound)) - LATTICE_BITS)
-
-
-def to_lattice(messages: Tensor, lattice: float) -> Tensor:
-    """Messages as float64 whole multiples of `lattice`; each norm grows by at most `lattice` √d / 2."""
-    return messages.double().div_(lattice).round_().mul_(lattice)

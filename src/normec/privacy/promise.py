@@ -12,25 +12,21 @@ from normec.algorithms import Algorithm
 from normec.errors import BadInput, count
 from normec.privacy.account import Evaluated
 from normec.privacy.accountant import epsilon, realised, within_limit
+from normec.privacy.aggregation import Aggregation, lattice_for
 from normec.privacy.calibration import affordable_rounds, calibrate
 from normec.privacy.discrete_gaussian import LARGEST_SCALE
+from normec.privacy.events import to_table
 from normec.privacy.gaussian import Spent
-from normec.privacy.mechanism import PER_CLIENT, Mechanism, Privacy
-from normec.privacy.noise import LATTICE_GAP, lattice_for, lattice_gap
+from normec.privacy.mechanism import Mechanism, Privacy
+from normec.privacy.noise import LATTICE_GAP, is_independent, lattice_gap
 from normec.privacy.participation import OWN, Participation, scheme_of
+from normec.privacy.trust import SecAgg, check_rounds_are_opened
 
 SEEDED = "Seeded noise: for simulation, not for release."
 SECURE = "Secure noise, from the operating system's generator."
 REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
 """What stands before the claim of a run whose audit has found something."""
 
-
-WHO_ADDS_NOISE = {
-    "central": "a trusted server adds the noise, once on the sum",
-    "secagg": "each participant adds noise, and a secure sum hides all but the total, of at least {honest} honest participants "
-    "besides {colluders} colluders",
-    "local": "each participant adds noise; the server sees every message",
-}
 
 LARGEST_EPSILON = 1e4
 """That a configuration can ask for."""
@@ -59,10 +55,10 @@ def state_claim(
     spent = evaluated.with_training(training) if evaluated else training
     total = evaluated.with_delta(delta) if evaluated else delta
     if not mechanism.private:
-        reason = "nobody adds noise" if mechanism.trust == "none" else f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
+        reason = _why_not(mechanism)
         said = f" The clients evaluate the model {count(evaluated.number, 'time')}." if evaluated else ""
         return Claim(f"Not private: {reason}, ε = ∞.{said}", None, spent, total)
-    per_client = mechanism.trust in PER_CLIENT
+    per_client = mechanism.trust.per_client
     busiest = realised(mechanism, delta, largest_exposure).epsilon + (evaluated.spent.epsilon if evaluated else 0.0) if per_client else None
     beside = ""
     if busiest is not None:
@@ -72,14 +68,27 @@ def state_claim(
         beside = f" (before sampling, without amplification{seen}{silent})"
     rate = "" if mechanism.sampling in ("full", OWN) else f" at rate {mechanism.rate:g}"
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if total >= 1 / mechanism.clients else ""
-    who = WHO_ADDS_NOISE[mechanism.trust].format(honest=mechanism.honest, colluders=mechanism.colluders)
     sentence = (
         f"Client-level (ε = {upper(spent.epsilon)}, δ = {total!r}) differential privacy under {mechanism.adjacency} adjacency, "
-        f"trust {mechanism.trust} ({who}), {mechanism.sampling} sampling{rate}, "
-        f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {SECURE if mechanism.lattice else SEEDED}{exposed}"
+        f"trust {mechanism.trust.name} ({mechanism.trust.said}), {mechanism.sampling} sampling{rate}, "
+        f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {_of_noise(mechanism)}{exposed}"
         f"{_parts(training, delta, evaluated)}"
     )
     return Claim(sentence, busiest, spent, total)
+
+
+def _why_not(mechanism: Mechanism) -> str:
+    if not mechanism.trust.promises:
+        return mechanism.trust.said
+    if not mechanism.accountable:
+        return "the noise names no event that it could be accounted by"
+    return f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
+
+
+def _of_noise(mechanism: Mechanism) -> str:
+    if is_independent(mechanism.noise):
+        return SECURE if mechanism.lattice else SEEDED
+    return f"The noise is not this library's own; ε is that of the event which it names. {SEEDED}"
 
 
 def _parts(training: Spent, delta: float, evaluated: Evaluated | None) -> str:
@@ -104,7 +113,7 @@ def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> dict[str, Any
         "delta": claim.delta if private else None,
         "unit": "client",
         "adjacency": mechanism.adjacency if private else None,
-        "trust": mechanism.trust,
+        "trust": mechanism.trust.name,
         "sampling": mechanism.sampling,
         "rate": mechanism.rate,
         "accountant": claim.spent.accountant if private else None,
@@ -147,18 +156,18 @@ def mechanism_for(
     if privacy.trust != "none" and math.isinf(bound):
         problem = f"={algorithm.name!r} bounds no message, so that nothing can be promised."
         raise BadInput("algorithm.name", f"{problem} Use privacy.trust=none, or another algorithm.")
-    lattice = lattice_for(bound) if privacy.noise == "secure" else 0.0
+    noise = privacy.noise_model()
+    aggregation = lattice_for(bound) if noise.secure else Aggregation()
     mechanism = Mechanism(
-        trust=privacy.trust,
+        trust=privacy.trust_model,
         adjacency=privacy.adjacency,
-        bound=bound + lattice * math.sqrt(d) / 2,
+        bound=bound + aggregation.lattice * math.sqrt(d) / 2,
         noise_multiplier=privacy.noise_multiplier or 0.0,
         participation=participation,
         clients=clients,
         rounds=rounds,
-        min_honest=privacy.min_honest or 1,
-        colluders=privacy.colluders,
-        lattice=lattice,
+        noise=noise,
+        aggregation=aggregation,
         cohort_memories=bool(algorithm.client_slots) and not algorithm.everyone_computes,
     )
     if mechanism.expected <= 0:
@@ -166,9 +175,7 @@ def mechanism_for(
     if privacy.trust == "none":
         return mechanism, None
     delta = privacy.delta_for(clients)
-    if mechanism.gives_up(clients):
-        problem = f"={privacy.min_honest} with {privacy.colluders} colluders gives up every round of {clients} clients. Lower it."
-        raise BadInput("privacy.min_honest", problem)
+    check_rounds_are_opened("privacy.min_honest", mechanism.trust, clients)
     if privacy.epsilon is not None:
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, privacy.epsilon, delta))
     check_lattice(mechanism, d, delta)
@@ -214,10 +221,19 @@ def check_lattice(mechanism: Mechanism, d: int, delta: float, setting: str = "pr
         raise BadInput(setting, problem)
 
 
+def _event_of(mechanism: Mechanism) -> dict[str, str | None]:
+    """For noise that a reader of the ledger does not have, what it is accounted by."""
+    if is_independent(mechanism.noise):
+        return {}
+    event = mechanism.noise.dp_event(mechanism)
+    return {"event": None if event is None else to_table(event)}
+
+
 def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:
     """What a ledger says of the mechanism, before the first round."""
+    secagg = mechanism.trust if isinstance(mechanism.trust, SecAgg) else SecAgg()
     return {
-        "trust": mechanism.trust,
+        "trust": mechanism.trust.name,
         "adjacency": mechanism.adjacency,
         "sensitivity": mechanism.sensitivity,
         "delta": delta,
@@ -228,11 +244,12 @@ def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, a
         "noise_multiplier": mechanism.noise_multiplier,
         "noise_std": mechanism.noise_std,
         "denominator": mechanism.expected,
-        "min_honest": mechanism.min_honest,
-        "colluders": mechanism.colluders,
+        "min_honest": secagg.min_honest,
+        "colluders": secagg.colluders,
         "cohort_memories": mechanism.cohort_memories,
         "client_limit": privacy.client_limit,
         "noise": privacy.noise,
+        **_event_of(mechanism),
         "accountant": accountant,
         "dp-accounting": version("dp-accounting"),
     }

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from normec.errors import BadInput
-from normec.privacy.account import Account, Evaluated
+from normec.privacy.account import Account, Evaluated, mechanism_of
 from normec.privacy.accountant import epsilon, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.gaussian import Spent
 from normec.privacy.ledger import Ledger
-from normec.privacy.mechanism import PER_CLIENT, Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, Trust, default_delta
+from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, default_delta
+from normec.privacy.noise import NOISES
 from normec.privacy.participation import OWN, Full, Participation, participation_from_table
+from normec.privacy.trust import TRUSTS, SecAgg, Trust, check_rounds_are_opened, trust_model
 from normec.settings import Count, OpenUnit, Probability, Rounds, Settings, Switch
-
-TRUSTS: tuple[Trust, ...] = ("central", "secagg", "local", "none")
-
 
 NOISE_UNITS = "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)"
 
@@ -52,9 +52,8 @@ class Query(Settings):
             raise BadInput("epsilon", f"={self.epsilon} and noise_multiplier={self.noise_multiplier}: give only one.")
         if self.noise == "paper" and self.epsilon is None:
             raise BadInput("epsilon", " is missing: noise='paper' is a formula in it. Give epsilon.")
-        if self.min_honest is not None and self.min_honest + self.colluders > self.clients:
-            problem = f"={self.min_honest} with {self.colluders} colluders gives up every round of {self.clients} clients. Lower it."
-            raise BadInput("min_honest", problem)
+        if self.min_honest is not None:
+            check_rounds_are_opened("min_honest", SecAgg(self.min_honest, self.colluders), self.clients)
 
     @property
     def chosen_delta(self) -> float:
@@ -75,8 +74,15 @@ class Query(Settings):
         if self.noise == "paper":
             noise = paper_noise(rate, self.rounds, self.epsilon or math.inf, self.chosen_delta)
         honest = self.min_honest or max(1, round(expected) - self.colluders)
-        found = Mechanism(trust, self.adjacency, 1.0, noise, participation, self.clients, self.rounds, honest, self.colluders)
-        return replace(found, cohort_memories=self.cohort_memories)
+        return Mechanism(
+            trust=trust_model(trust, honest, self.colluders),
+            adjacency=self.adjacency,
+            noise_multiplier=noise,
+            participation=participation,
+            clients=self.clients,
+            rounds=self.rounds,
+            cohort_memories=self.cohort_memories,
+        )
 
 
 def paper_noise(rate: float, rounds: int, epsilon: float, delta: float) -> float:
@@ -101,13 +107,18 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
     elif query.noise_multiplier is None and query.noise == "calibrated":
         target = 8.0 if query.epsilon is None else query.epsilon
         mechanism = replace(mechanism, noise_multiplier=calibrate(mechanism, target, delta))
-    if query.client_limit is not None and trust in PER_CLIENT:
+    if query.client_limit is not None and mechanism.trust.per_client:
         mechanism = within_limit(mechanism, query.client_limit, delta)
         if mechanism.silences_all:
             problems.append(f"client_limit = {query.client_limit:g} does not allow a client a single round")
+    return _table(mechanism, delta, query.client_limit, problems)
+
+
+def _table(mechanism: Mechanism, delta: float, client_limit: float | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
+    """A mechanism and what it spends, as plain values."""
     spent = epsilon(mechanism, delta)
     return {
-        "trust": trust,
+        "trust": mechanism.trust.name,
         "adjacency": mechanism.adjacency,
         "sampling": mechanism.sampling,
         "rate": mechanism.rate,
@@ -117,15 +128,17 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
         "epsilon": spent.epsilon if math.isfinite(spent.epsilon) else None,
         "noise_multiplier": mechanism.noise_multiplier,
         "accountant": spent.accountant,
-        "min_honest": mechanism.honest if trust == "secagg" else None,
-        "client_limit": query.client_limit if trust in PER_CLIENT else None,
-        "warnings": problems,
+        "min_honest": mechanism.trust.min_honest if isinstance(mechanism.trust, SecAgg) else None,
+        "client_limit": client_limit if mechanism.trust.per_client else None,
+        "warnings": list(problems),
     }
 
 
 def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
-    """What the releases that a ledger counts spend, under its own trust model first."""
+    """What the releases that a ledger counts spend, under its own trust model first; of noise that is not ours under that alone."""
     header = ledger.lines[0] | ledger.lines[0].get("accounted", {})
+    if header["noise"] not in NOISES:
+        return [_table(replace(mechanism_of(header), rounds=ledger.counted()), header["delta"])]
     names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
     if header["scheme"] == OWN:  # as if every client were in every round
         header = header | {"scheme": Full.scheme}

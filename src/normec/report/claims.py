@@ -25,7 +25,7 @@ def claim(run: Record) -> str:
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
     so_far = f"ε = {upper(run.epsilon)}, δ = {run.account.delta!r} spent so far" if run.account.counted else "nothing spent yet"
     return (
-        f"{unfinished}; {so_far} of a client-level promise under {mechanism.adjacency} adjacency, trust {mechanism.trust}, "
+        f"{unfinished}; {so_far} of a client-level promise under {mechanism.adjacency} adjacency, trust {mechanism.trust.name}, "
         f"{mechanism.sampling} sampling{rate}; its accountant is named at the end."
     )
 
@@ -72,7 +72,7 @@ def voids(run: Record) -> list[str]:
     privacy = run.settings.get("privacy", {})
     trust = summary.get("trust", privacy.get("trust"))
     lines = [*audit, *([WHO_SEES[trust]] if trust in WHO_SEES else [])]
-    if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") == "seeded"):
+    if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") not in ("secure", None)):
         lines.append("Whoever knows the seed can subtract the noise: run it with privacy.noise=secure for a model that is to be released.")
     lines.append("Its δ and ε are of this run alone: choosing among runs on the same clients, or repeating one, spends more.")
     simulated = "experiment" not in summary  # a deployment's scores are of the server's own data, and of released models

@@ -31,7 +31,7 @@ class Best:
     @classmethod
     def of(cls, plan: Plan) -> Best:
         """As the plan's evaluation asks for."""
-        chosen, private = plan.experiment.evaluation, plan.mechanism.trust != "none"
+        chosen, private = plan.experiment.evaluation, plan.mechanism.trust.promises
         if chosen.best is None:
             return cls(None, True, private)
         return cls(chosen.best, chosen.larger_is_better(plan.metrics, plan.model.reading, plan.federation.test is not None), private)

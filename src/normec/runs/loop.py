@@ -116,9 +116,11 @@ def execute(
             stored = recorder.releases.begin(k)
             cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
             participants, released, statistics = int(cohort.sum()), None, None
-            if not mechanism.gives_up(participants):
+            if not mechanism.trust.gives_up(participants):
                 total, state.buffers, statistics = clients.round(state.server.x, state.buffers, state.server.slots, cohort, k)
-                released = ranks.agree(stored.released if stored else mechanism.release(total, participants, streams, k))
+                released, state.noise = ranks.agree(
+                    (stored.released, state.noise) if stored else mechanism.release(total, participants, state.noise, streams, k)
+                )
                 recorder.releases.commit(k, Output(cohort, released))
                 mean = released.to(state.server.x.dtype)
                 state.server = server_round(chosen.algorithm, chosen.server, state.server, mean, mechanism.rate)
@@ -147,7 +149,7 @@ def _room_to_work(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Worker
 
 def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, audience: Audience) -> Clients:
     """The clients of a plan, whose local updates are shown to those who want to see them."""
-    private = plan.mechanism.trust != "none"
+    private = plan.mechanism.trust.promises
     return Clients(
         federation=plan.federation,
         local=plan.experiment.local,
@@ -159,7 +161,7 @@ def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, audienc
         ranks=ranks,
         strict=not private,
         counters=plan.model.counters,
-        lattice=plan.mechanism.lattice,
+        aggregation=plan.mechanism.aggregation,
         bound=plan.mechanism.bound if private and plan.checks_bound else math.inf,
         computed=audience.computed,
     )
@@ -178,7 +180,8 @@ def _start(plan: Plan, ranks: Ranks) -> State:
     layout = plan.layout._replace(lazy=plan.layout.lazy or ranks.size > 1)
     memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, layout)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64, device="cpu")
-    return State(Server.start(algorithm, plan.experiment.server, x), plan.buffers.clone(), memory, exposure)
+    server, noise = Server.start(algorithm, plan.experiment.server, x), plan.mechanism.noise.start(x)
+    return State(server, plan.buffers.clone(), memory, exposure, noise)
 
 
 def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:
@@ -195,6 +198,8 @@ def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:
 
 def _placed(value: Any, like: Any) -> Any:
     """What another rank sent, where this one keeps the like: each may have a device of its own."""
+    if isinstance(value, tuple) and not isinstance(value, Server):
+        return tuple(_placed(each, kept) for each, kept in zip(value, like, strict=True))
     if isinstance(value, Server):
         return value.map(lambda vector: vector.to(like.x.device))
     return value.to(like.device) if isinstance(value, torch.Tensor) else value

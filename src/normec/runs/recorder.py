@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.algorithms import Server
+from normec.algorithms import Server, Slots
 from normec.engine import ClientStatistics, Ranks
 from normec.engine.memory import Memory, merged
 from normec.errors import BadInput, TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
 from normec.operators.base import BYTES_OF_A_NUMBER
-from normec.privacy import PER_CLIENT, Mechanism
+from normec.privacy import Mechanism
 from normec.runs.best import Best
 from normec.runs.experiment import Plan
 from normec.runs.folder import NO_ROUND, RunFolder
@@ -39,14 +39,15 @@ class State:
     """Where a run stands between two rounds: all that a checkpoint holds.
 
     buffers: the model's moving ones, (m,). exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise
-    (`Mechanism.exposure`). given_up: rounds that released nothing. transmissions: messages from clients so far. computations: local
-    computations so far, one download each.
+    (`TrustModel.exposure`). noise: the slots of the noise. given_up: rounds that released nothing. transmissions: messages from
+    clients so far. computations: local computations so far, one download each.
     """
 
     server: Server
     buffers: Tensor
     memory: Memory
     exposure: Tensor
+    noise: Slots = ()
     rounds_done: int = 0
     given_up: int = 0
     transmissions: int = 0
@@ -56,8 +57,8 @@ class State:
     def ended(self, mechanism: Mechanism, cohort: np.ndarray, computed: int, given_up: bool) -> None:
         """Counts a round with this cohort, a mask (M,). computed: how many clients did. given_up: whether nothing was released."""
         participants = int(cohort.sum())
-        if mechanism.trust in PER_CLIENT and not given_up:
-            self.exposure[torch.from_numpy(cohort)] += mechanism.exposure(participants)
+        if mechanism.trust.per_client and not given_up:
+            self.exposure[torch.from_numpy(cohort)] += mechanism.trust.exposure(participants)
         self.rounds_done += 1
         self.given_up += given_up
         self.transmissions += participants
@@ -100,6 +101,7 @@ class Recorder:
         chosen, device = self.plan.experiment, state.server.x.device
         state.server = Server.loaded(tensors, chosen.algorithm, chosen.server).map(lambda vector: vector.to(device))
         state.buffers = tensors.get("buffers", state.buffers).to(device)
+        state.noise = tuple(tensors[f"noise.{slot}"].to(device) for slot in self.plan.mechanism.noise.slots)
         state.exposure = tensors["exposure"]
         state.memory.load(tensors)
         for name in COUNTS:
@@ -184,7 +186,8 @@ class Recorder:
     def _tensors(self, state: State) -> dict[str, Tensor]:
         """The vectors of a state under the names that a checkpoint gives them."""
         chosen, moving = self.plan.experiment, {"buffers": state.buffers} if len(state.buffers) else {}
-        return state.server.named(chosen.algorithm, chosen.server) | {"exposure": state.exposure} | moving
+        noise = {f"noise.{slot}": vector for slot, vector in zip(self.plan.mechanism.noise.slots, state.noise, strict=True)}
+        return state.server.named(chosen.algorithm, chosen.server) | noise | {"exposure": state.exposure} | moving
 
     def _last(self, state: State) -> bool:
         return state.rounds_done == self.plan.mechanism.rounds or self.releases.budget_is_spent(state.rounds_done)
@@ -241,7 +244,7 @@ class Recorder:
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
             return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()
         seed_global_generator(self.plan.streams.torch_seed("evaluation", state.rounds_done), state.server.x.device)
-        scores = evaluate(self.plan.model, state.server.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust != "none")
+        scores = evaluate(self.plan.model, state.server.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust.promises)
         refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()
 

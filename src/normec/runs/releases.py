@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.privacy import PER_CLIENT, Spent, epsilon
+from normec.privacy import Spent, epsilon
 from normec.privacy.ledger import Ledger
 from normec.privacy.participation import scheme_of
 from normec.privacy.promise import ledger_header
@@ -22,7 +22,7 @@ class Releases:
     """Of one run. Without a folder or without privacy there is no ledger, and what was planned counts."""
 
     def __init__(self, plan: Plan, folder: RunFolder | None) -> None:
-        self._plan, self._folder = plan, folder if plan.mechanism.trust != "none" else None
+        self._plan, self._folder = plan, folder if plan.mechanism.trust.promises else None
         self._ledger: Ledger | None = None
 
     def open(self) -> None:
@@ -120,13 +120,13 @@ class Releases:
     def exposure(self, held: Tensor) -> Tensor:
         """Σ 1/h_k (M,) over each client's rounds: as `held`, or with secure noise by the ledger, where every attempt counts."""
         mechanism = self._plan.mechanism
-        if self._ledger is None or self._ledger.seeded or mechanism.trust not in PER_CLIENT:
+        if self._ledger is None or self._ledger.seeded or not mechanism.trust.per_client:
             return held
         return torch.from_numpy(self._ledger.exposures(mechanism, pending=False))
 
     def _known_cohort(self, output: Output) -> dict[str, Any]:
         """Who takes part, for the clients' own accounts; nothing where that is a secret."""
-        if self._plan.mechanism.trust not in PER_CLIENT:
+        if not self._plan.mechanism.trust.per_client:
             return {}
         participants = np.flatnonzero(output.cohort).tolist()
-        return {"participants": participants, "exposure": self._plan.mechanism.exposure(len(participants))}
+        return {"participants": participants, "exposure": self._plan.mechanism.trust.exposure(len(participants))}

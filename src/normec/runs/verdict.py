@@ -182,7 +182,7 @@ def _setting(plan: Plan, known: Constants, rounds: int, first: float, error: flo
         order_heterogeneity=known.order_heterogeneity,
         d=plan.model.d,
         sigma=mechanism.noise_std,
-        trust=mechanism.trust,
+        trust=mechanism.trust.name,
         steps=chosen.local.steps,
         method="ig" if method == "ig" else "gd",
     )

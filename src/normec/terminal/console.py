@@ -174,7 +174,7 @@ def opening_lines(plan: Plan) -> list[str]:
     ]
     if mechanism.private:
         ratio = mechanism.noise_to_bound(plan.model.d)
-        where = "on the sum" if mechanism.trust == "central" else "of each participant"
+        where = "on the sum" if mechanism.trust.at_server else "of each participant"
         lines.append(
             f"noise: standard deviation {mechanism.noise_std:.4g} {where} (noise multiplier {mechanism.noise_multiplier:.4g}); "
             f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"

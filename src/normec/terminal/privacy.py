@@ -43,7 +43,7 @@ def ledger_lines(found: dict[str, Any]) -> list[str]:
     if found["evaluations"]:
         lines.append(f"{count(found['evaluations'], 'evaluation')} by the clients on their own data count as well: ε and δ add up")
     if found["retried"]:
-        counting = "each counts once, as the same release" if mechanism["noise"] == "seeded" else "each attempt counts"
+        counting = "each counts once, as the same release" if mechanism["noise"] != "secure" else "each attempt counts"
         lines.append(f"begun more than once: {', '.join(f'round {k}' for k in found['retried'])}; {counting}")
     if busiest is not None:
         limit = f"; each stays silent before it exceeds {mechanism['client_limit']:g}" if mechanism["client_limit"] else ""

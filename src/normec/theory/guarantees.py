@@ -9,7 +9,8 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.algorithms.base import REGISTRY, STEP, Coverage
 from normec.algorithms.server_steps import SERVER_STEPS
 from normec.local import METHODS, LocalMethod
-from normec.privacy import Mechanism
+from normec.privacy import Mechanism, SecAgg
+from normec.privacy.noise import is_independent
 
 COHORTS = {"poisson": "partial participation", "fixed": "cohorts of a fixed size", "own": "cohorts of one's own making"}
 
@@ -86,10 +87,12 @@ def _rounds(coverage: Coverage, mechanism: Mechanism) -> list[str]:
         poisson_denominator = mechanism.sampling == "poisson" and "fixed" in coverage.sampling
         divided = " (Poisson cohorts, whose mean divides by pM and not by the participants)" if poisson_denominator else ""
         reasons.append(COHORTS.get(mechanism.sampling, "every client in every round") + divided)
-    if mechanism.trust != "none" and mechanism.noise_multiplier > 0 and not coverage.noise:
+    if mechanism.trust.promises and mechanism.noise_multiplier > 0 and not coverage.noise:
         reasons.append("privacy noise")
+    if not is_independent(mechanism.noise):
+        reasons.append("noise that may depend on that of earlier rounds")
     if mechanism.most_exposure < math.inf:
         reasons.append("clients that fall silent at client_limit")
-    if mechanism.trust == "secagg" and mechanism.sampling != "full":
+    if isinstance(mechanism.trust, SecAgg) and mechanism.sampling != "full":
         reasons.append("rounds that may be given up (trust secagg with partial participation)")
     return reasons

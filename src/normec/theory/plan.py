@@ -14,8 +14,9 @@ from normec.algorithms import Descent, FedNormEC
 from normec.errors import BadInput
 from normec.local import GD, IG, LocalMethod
 from normec.privacy import Mechanism, calibrate
-from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Trust, default_delta
+from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, default_delta
 from normec.privacy.participation import Full, Poisson
+from normec.privacy.trust import Trust, check_honest, check_rounds_are_opened, trust_model
 from normec.settings import Count, NonNegative, OpenUnit, Positive, Probability, Rounds, Settings
 from normec.theory.bounds import FORMS, Bound, Setting, bound, conditions, corollary, largest_eta
 from normec.theory.guarantees import guarantee
@@ -63,10 +64,9 @@ class Goal(Settings):
     def _check_moot(self) -> None:
         """Refuses keys that would be ignored."""
         given, advice = self.model_fields_set, "Remove it"
-        if self.trust == "secagg" and self.min_honest is None:
-            raise BadInput("min_honest", " is missing: with trust='secagg' a client hides among the honest. Say how many at least.")
-        if self.min_honest is not None and self.min_honest + self.colluders > self.clients:
-            raise BadInput("min_honest", f"={self.min_honest} with {self.colluders} colluders gives up every round. Lower it.")
+        if self.trust == "secagg":
+            check_honest(self.trust, self.min_honest, self.colluders)
+            check_rounds_are_opened("min_honest", trust_model(self.trust, self.min_honest, self.colluders), self.clients)
         moot = [(key, "trust='secagg'") for key in ("min_honest", "colluders") if self.trust != "secagg"]
         moot += [(key, "a trust that is not 'none'") for key in ("delta", "adjacency") if self.trust == "none"]
         moot += [("order_heterogeneity", "method='ig'")] if self.method == "gd" else [("steps", "method='gd'")]
@@ -88,8 +88,8 @@ class Goal(Settings):
     def mechanism(self, rounds: int) -> Mechanism:
         """How so many rounds release, without noise yet."""
         participation = Full() if self.rate == 1 else Poisson(rate=self.rate)
-        honest = self.min_honest or 1
-        return Mechanism(self.trust, self.adjacency, 1.0, 0.0, participation, self.clients, rounds, honest, self.colluders)
+        trust = trust_model(self.trust, self.min_honest, self.colluders)
+        return Mechanism(trust=trust, adjacency=self.adjacency, participation=participation, clients=self.clients, rounds=rounds)
 
     def setting(self, rounds: int, sigma: float) -> Setting:
         """The problem and its noise, with parameters to start from."""
