@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import dp_accounting
 from torch import Tensor
 
-from normec.privacy.noise import Draw, Noise
+from normec.privacy.noise import Draw, Noise, Released
 
 
 class Echo(Noise):
@@ -24,7 +24,7 @@ class Echo(Noise):
         fresh = noised - state[0]
         return fresh, (fresh,)
 
-    def dp_event(self, mechanism: Any) -> Any:
+    def dp_event(self, mechanism: Released) -> Any:
         reach = math.sqrt(sum(k**2 for k in range(1, mechanism.rounds + 1)))
         return dp_accounting.GaussianDpEvent(mechanism.noise_multiplier / (mechanism.distance * reach))
 
@@ -32,7 +32,7 @@ class Echo(Noise):
 class Unaccounted(Echo):
     """The same, which nobody has accounted."""
 
-    def dp_event(self, mechanism: Any) -> None:
+    def dp_event(self, mechanism: Released) -> None:
         return None
 
 

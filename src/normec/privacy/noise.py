@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,15 +22,25 @@ from normec.privacy.discrete_gaussian import discrete_gaussian
 from normec.privacy.events import Event, of_table
 from normec.streams import Streams
 
-if TYPE_CHECKING:
-    from normec.privacy.mechanism import Mechanism
-
 LATTICE_GAP = 1e-8
 """κ, up to which noise on the lattice may differ from the Gaussian that is accounted; every ε of secure noise holds it."""
 TAIL_DEVIATIONS = 13
 """Beyond them a number's noise is left out of κ: 1e-38 of its mass."""
 ROUNDING_STD = 12**-0.5
 """The standard deviation of a uniform number between −1/2 and 1/2, of what rounding takes away."""
+
+
+class Released(Protocol):
+    """What a noise is told of the mechanism that it belongs to; see `Mechanism`."""
+
+    @property
+    def noise_multiplier(self) -> float: ...
+
+    @property
+    def distance(self) -> float: ...
+
+    @property
+    def rounds(self) -> int: ...
 
 
 class Draw(NamedTuple):
@@ -72,7 +82,7 @@ class Noise:
         """Undoes `next`: the draw (d,) that `noised` is made of, and the slots after it. Audits look at the draws."""
         raise NotImplementedError
 
-    def dp_event(self, mechanism: Mechanism) -> Event | None:
+    def dp_event(self, mechanism: Released) -> Event | None:
         """The event of dp-accounting that all rounds of a mechanism are, without amplification; None for no claim.
 
         Noise multipliers in it are over `mechanism.distance`: `mechanism.noise_multiplier / mechanism.distance` for one
@@ -88,7 +98,7 @@ class Independent(Noise):
     def whiten(self, state: Slots, noised: Tensor) -> tuple[Tensor, Slots]:
         return noised, ()
 
-    def dp_event(self, mechanism: Mechanism) -> Event | None:
+    def dp_event(self, mechanism: Released) -> Event | None:
         import dp_accounting
 
         one = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier / mechanism.distance)
@@ -123,7 +133,7 @@ class Accounted(Noise):
     of: str
     table: str | None
 
-    def dp_event(self, mechanism: Mechanism) -> Event | None:
+    def dp_event(self, mechanism: Released) -> Event | None:
         return None if self.table is None else of_table(self.table)
 
 
