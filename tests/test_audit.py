@@ -212,7 +212,7 @@ def other_noise(change: Callable[[Tensor, int, float], Tensor]) -> Callable[[pyt
 
     def break_it(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
-            normec.privacy.mechanism,
+            normec.privacy.noise,
             "seeded_gaussian",
             lambda shape, std, streams, k, device: change(gaussian(shape, std, streams, k, device), k, std),
         )
@@ -605,7 +605,7 @@ def test_the_command_says_what_it_found_and_the_report_shows_it(tmp_path: Path) 
 def test_a_flagged_audit_ends_with_exit_code_3(tmp_path: Path) -> None:
     script = tmp_path / "faulty.py"
     script.write_text(
-        "import sys, normec.privacy.mechanism as m\n"
+        "import sys, normec.privacy.noise as m\n"
         "right = m.seeded_gaussian\n"
         "m.seeded_gaussian = lambda shape, std, *rest: right(shape, 0.5 * std, *rest)\n"
         "from normec.cli import main\n"
