@@ -239,7 +239,7 @@ def _promise(name: str, config: RunConfig) -> dict[str, Any]:
         "epsilon": plan.spent.planned.epsilon if private else None,
         "delta": plan.delta if private else None,
         "adjacency": plan.mechanism.adjacency if private else None,
-        "trust": plan.mechanism.trust,
+        "trust": plan.mechanism.trust.name,
         "convergence": str(guarantee(plan.experiment.algorithm, plan.experiment.server, plan.experiment.local, plan.mechanism)),
     }
 
