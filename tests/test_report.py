@@ -21,7 +21,7 @@ from normec.report import sections
 from normec.report.claims import claim, voids
 from normec.report.curves import curves, thinned
 from normec.report.groups import grouped
-from normec.report.markup import names
+from normec.report.markup import templates
 from normec.report.page import read, write
 from normec.runs.folder import RunFolder
 from normec.runs.record import Record
@@ -89,7 +89,7 @@ def test_a_summary_stands_first_then_the_picture_then_the_claims(two: Path) -> N
     top = body[: body.index('id="chart"')]
     for words in (f"{summary['test_accuracy']:.1%}", "client, central", "not private", "Seeded noise: for simulation", "<td>4.0"):
         assert words in top, words
-    assert summary["claim"].replace("'", "&#x27;") in body[len(top) :]
+    assert summary["claim"].replace("'", "&#39;") in body[len(top) :]
     for words in (
         "Not private: nobody adds noise",
         "Whoever knows the seed can subtract the noise",
@@ -382,6 +382,7 @@ def test_evaluated_rounds_are_drawn_before_others() -> None:
 
 
 def test_the_first_names_of_many_runs_are_shown_and_the_others_on_demand() -> None:
-    first, more = names([f"run<{i}>" for i in range(10)])
-    assert first.endswith("run&lt;7&gt;") and more == "<details><summary>and 2 more</summary>run&lt;8&gt;, run&lt;9&gt;</details>"
-    assert names(["a", "b"]) == ("a, b", "")
+    names = templates().from_string("{% from 'pieces.html' import names %}{{ names(runs) }}")
+    shown = names.render(runs=[f"run<{i}>" for i in range(10)])
+    assert shown.endswith("run&lt;7&gt;<details><summary>and 2 more</summary>run&lt;8&gt;, run&lt;9&gt;</details>")
+    assert names.render(runs=["a", "b"]) == "a, b"

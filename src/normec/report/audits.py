@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from markupsafe import Markup
+
 from normec.privacy.promise import upper
-from normec.report.markup import table, text
+from normec.report.markup import render
 from normec.runs.record import Record
 from normec.terminal.audit import outcome
 from normec.terminal.cells import number
 
+HEADS = ["test", "value", "under the claim", "p-value", "verdict", "what a failure means"]
 BOUNDS = ("claimed", "lower_bound", "final_lower_bound")
 
 
-def audit_section(runs: dict[str, Record]) -> str:
+def audit_section(runs: dict[str, Record]) -> Markup:
     """Of each audited run the bounds, the tests and a place for its picture; nothing without such runs."""
-    parts = []
+    audits = []
     for name, run in runs.items():
         if run.audit is None or "tests" not in run.audit:
             continue
@@ -27,13 +30,8 @@ def audit_section(runs: dict[str, Record]) -> str:
             f"the accountant gives ε = {lower} for the releases, and {final} for the final model alone. A test is flagged where its "
             f"p-value is below {found['threshold']:.2g}."
         )
-        heads = ["test", "value", "under the claim", "p-value", "verdict", "what a failure means"]
-        rows = [_row(test) for test in found["tests"]]
-        picture = '<div class=histogram role=img aria-label="How often each value was measured, along canaries and aside"></div>'
-        parts.append(f"<h3>{text(name)}: {text(state)}</h3><p>{text(bounds)}</p>{table(heads, rows)}{picture}")
-    if not parts:
-        return ""
-    return f'<section aria-labelledby="h-audits"><h2 id="h-audits">Audit</h2>{"".join(parts)}</section>'
+        audits.append((f"{name}: {state}", bounds, [_row(test) for test in found["tests"]]))
+    return render("audits.html", heads=HEADS, audits=audits)
 
 
 def _row(test: dict[str, Any]) -> list[str]:

@@ -1,35 +1,35 @@
-"""Pieces of HTML whose texts stay text."""
+"""HTML from the templates beside this file. Every text that is put into one stays text."""
 
 from __future__ import annotations
 
-import html
+import functools
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 NAMES_SHOWN = 8
 """Names of runs that are listed before the others are hidden."""
+FIRST_ROWS = 10
+"""Rows of the summary that are shown before the others are hidden."""
 
 
-def table(heads: list[str], rows: list[list[str]], kind: str = "") -> str:
-    """A table with a head, which scrolls where it is too wide; its first column names the rows. kind: its classes."""
-    head = "".join(f"<th scope=col>{text(each)}</th>" for each in heads)
-    body = "".join(f"<tr><th scope=row>{text(first)}</th>{_cells(cells)}</tr>" for first, *cells in rows)
-    return f'<div class=scroll tabindex=0><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+@functools.cache
+def templates() -> Environment:
+    """The templates, read when they are first asked for."""
+    found = Environment(
+        loader=PackageLoader("normec.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.globals |= {"NAMES_SHOWN": NAMES_SHOWN, "FIRST_ROWS": FIRST_ROWS}
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    return found
 
 
-def _cells(cells: list[str]) -> str:
-    return "".join(f"<td>{text(cell)}</td>" for cell in cells)
+def render(template: str, **values: Any) -> Markup:
+    """The HTML of a template. Values are escaped, except those that this function has returned."""
+    return Markup(templates().get_template(template).render(values))  # noqa: S704 (the template has escaped its values)
 
 
-def fold(summary: str, inside: str) -> str:
-    """HTML that a click shows."""
-    return f"<details><summary>{summary}</summary>{inside}</details>"
-
-
-def names(runs: list[str]) -> tuple[str, str]:
-    """The first names of runs; and the others, which a click shows."""
-    first, others = text(", ".join(runs[:NAMES_SHOWN])), text(", ".join(runs[NAMES_SHOWN:]))
-    return first, f"<details><summary>and {len(runs) - NAMES_SHOWN} more</summary>{others}</details>" if others else ""
-
-
-def text(value: str) -> str:
-    """Text as it is, whatever it holds."""
-    return html.escape(value)
+def table(heads: list[str], rows: list[list[str]]) -> Markup:
+    """A table of numbers; its first column names the rows."""
+    return render("table.html", heads=heads, rows=rows)

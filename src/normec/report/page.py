@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
+
+from markupsafe import Markup
 
 from normec.errors import BadInput
 from normec.report import sections
 from normec.report.audits import audit_section
 from normec.report.curves import curves
 from normec.report.groups import Group, grouped
-from normec.report.markup import text
+from normec.report.markup import render
 from normec.report.shown import Shown
 from normec.runs.record import Record
 
@@ -47,7 +48,7 @@ def _unreadable(run: Record) -> str | None:
             part(alone)
         audit_section({"": run})
         sections.versions([run])
-        sections.values("", run, 1)
+        sections.values(alone, 1)
         json.dumps(curves(alone), allow_nan=False)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         problem = f" holds what no run writes ({type(error).__name__}: {error}). Leave this run out, or run it again."
@@ -81,23 +82,18 @@ def write(shown: Shown) -> str:
     most = max(LEAST_ROWS, min(MOST_ROWS, MOST_VALUES // len(shown.runs)))
     left_out = [f"Left out: {line}." for line in shown.left_out]
     notices = [*shown.problems, *left_out, *sections.versions(shown.runs.values())]
-    parts = {name: part(groups) for name, part in PARTS.items()}
-    parts |= {
-        "title": text(_title(groups, len(shown.runs))),
-        "notices": "".join(f"<p class=notice>{text(line)}</p>" for line in notices),
-        "audits": audit_section(shown.runs),
-        "values": "".join(sections.values(group.member(name), run, most) for group in groups for name, run in group.runs.items()),
-        "data": _script_safe(curves(groups)),
-        "style": _resource("page.css"),
-        "code": _resource("page.js"),
-        "library": _library(),
-    }
-    before, *pieces = _resource("page.html").split("{{")
-    whole = [before]
-    for piece in pieces:  # in one pass: what is put in is not searched again
-        name, _, after = piece.partition("}}")
-        whole += [parts[name], after]
-    return "".join(whole)
+    return render(
+        "page.html",
+        title=_title(groups, len(shown.runs)),
+        notices=notices,
+        audits=audit_section(shown.runs),
+        values=sections.values(groups, most),
+        data=curves(groups),
+        style=_resource("page.css"),
+        code=_resource("page.js"),
+        library=_library(),
+        **{name: part(groups) for name, part in PARTS.items()},
+    )
 
 
 def _title(groups: list[Group], runs: int) -> str:
@@ -106,17 +102,13 @@ def _title(groups: list[Group], runs: int) -> str:
     return ", ".join(sections.named(group) for group in groups)
 
 
-def _script_safe(data: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in."""
-    return json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+def _resource(name: str, package: str = "normec.report") -> Markup:
+    """A file of this package or of plotly, which is put into the page as it is."""
+    return Markup(resources.files(package).joinpath(name).read_text(encoding="utf-8"))  # noqa: S704 (nobody's input)
 
 
-def _resource(name: str) -> str:
-    return resources.files("normec.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _library() -> str:
+def _library() -> Markup:
     try:
-        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+        return _resource("package_data/plotly.min.js", "plotly")
     except (ImportError, OSError):
         raise BadInput("report", " needs plotly. Install it with pip install 'normec[report]'.") from None

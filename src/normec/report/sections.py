@@ -9,48 +9,46 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from markupsafe import Markup
+
 from normec.privacy.promise import upper
 from normec.report.claims import claim, standing, voids
 from normec.report.groups import Group
-from normec.report.markup import fold, names, table, text
+from normec.report.markup import render, table
 from normec.runs.record import Record
 from normec.runs.verdict import lines as verdict
 from normec.terminal.cells import number
 from normec.terminal.runs import MOST
 
-FIRST_ROWS = 10
-"""Of the summary; a click shows the others."""
+VALUES = ["round", "test_accuracy", "test_loss", "train_loss", "epsilon", "transmissions"]
+"""The columns of the tables that stand for the chart."""
 
 
-def summary(groups: list[Group]) -> str:
+def summary(groups: list[Group]) -> Markup:
     """What came out of each group, the best first: its score, ε, and to whom that is promised."""
     title, of, form = headline(groups)
     best = sorted(groups, key=_order(groups))
     heads = ["run", title, "ε", "unit, trust"]
     rows = [[named(group), group.shown(of, form), spent(group), to_whom(group)] for group in best]
-    several = any(group.seeds > 1 for group in groups)
-    note = _largest_classes(groups)
-    note += "<p>Mean ± standard deviation over the seeds of one setting.</p>" if several else ""
-    more = fold(f"and {len(rows) - FIRST_ROWS} more", table(heads, rows[FIRST_ROWS:])) if len(rows) > FIRST_ROWS else ""
-    warnings = dict.fromkeys(line for group in groups for run in group.runs.values() for line in standing(run))
-    notices = "".join(f"<p class=notice>{text(line)}</p>" for line in warnings)
-    return table(heads, rows[:FIRST_ROWS], "numbers summary") + more + note + notices
+    return render(
+        "summary.html",
+        heads=heads,
+        rows=rows,
+        largest_classes=_largest_classes(groups),
+        several_seeds=any(group.seeds > 1 for group in groups),
+        notices=list(dict.fromkeys(line for group in groups for run in group.runs.values() for line in standing(run))),
+    )
 
 
-def _largest_classes(groups: list[Group]) -> str:
-    """What an accuracy is to be compared with where one class has most of the test samples, of the runs for which that holds."""
+def _largest_classes(groups: list[Group]) -> list[tuple[str, list[str]]]:
+    """The share of the largest class among the test targets, where it is large, and the runs with that share; none means all."""
 
     def share(run: Record) -> tuple[str, ...]:
         largest = (run.summary or {}).get("test_largest_class") or 0
         return (f"{largest:.1%}",) if largest > MOST else ()
 
     said = _said(groups, share)
-    of_all = len(said) == 1
-    return "".join(
-        f"<p>Naming the largest class alone is right on {shares[0]} of the test targets{'' if of_all else ' of ' + ''.join(names(of))}.</p>"
-        for shares, of in said.items()
-        if shares
-    )
+    return [(shares[0], runs if len(said) > 1 else []) for shares, runs in said.items() if shares]
 
 
 def headline(groups: list[Group]) -> tuple[str, Callable[[Record], float | None], str]:
@@ -107,22 +105,15 @@ def to_whom(group: Group) -> str:
     return f"{said.get('unit', 'client')}, {trust}" if private else "not private"
 
 
-def claims(groups: list[Group]) -> str:
+def claims(groups: list[Group]) -> Markup:
     """Each claim once, with the runs that make it; a click shows what would void it."""
-    cards = []
-    for (sentence, *lines), made_by in _said(groups, lambda run: (claim(run), *voids(run))).items():
-        items = "".join(f"<li>{text(line)}</li>" for line in lines)
-        heading, more = names(made_by)
-        card = f"<p class=made-by>{heading}</p>{more}<ul>{items}</ul>"
-        cards.append(f"<details class=card><summary class=claim>{text(sentence)}</summary>{card}</details>")
-    return "".join(cards)
+    said = _said(groups, lambda run: (claim(run), *voids(run)))
+    return render("claims.html", claims=[(sentence, lines, runs) for (sentence, *lines), runs in said.items()])
 
 
-def theory(groups: list[Group]) -> str:
+def theory(groups: list[Group]) -> Markup:
     """What the theorems say of each run, once."""
-    said = _said(groups, _verdict)
-    parts = [f"<dt>{''.join(names(of))}</dt>" + "".join(f"<dd>{text(line)}</dd>" for line in lines) for lines, of in said.items()]
-    return f"<dl>{''.join(parts)}</dl>"
+    return render("theory.html", verdicts=list(_said(groups, _verdict).items()))
 
 
 def _verdict(run: Record) -> tuple[str, ...]:
@@ -141,7 +132,7 @@ def _said(groups: list[Group], of: Callable[[Record], tuple[str, ...]]) -> dict[
     return said
 
 
-def results(groups: list[Group]) -> str:
+def results(groups: list[Group]) -> Markup:
     """The last and the best numbers of each group."""
     asked = requested(groups)
     rows = []
@@ -154,23 +145,20 @@ def results(groups: list[Group]) -> str:
         cells += [group.shown(lambda run: run.last("transmissions"), ",d")]
         rows.append([named(group), *cells])
     heads = ["run", "best accuracy", "last accuracy", *asked, "test loss", "ε", "training loss", "rounds", "transmissions"]
-    return table(heads, rows, "numbers")
+    return table(heads, rows)
 
 
-def settings(groups: list[Group]) -> str:
+def settings(groups: list[Group]) -> Markup:
     """Every setting, a column for each group; those that differ are marked."""
     columns = [group.settings for group in groups]
     rows = []
     for key in dict.fromkeys(key for column in columns for key in column):
         values = ["–" if key not in column else str(column[key]) for column in columns]
-        same = len(set(values)) == 1
-        cells = "".join(f"<td>{text(value)}</td>" for value in values)
-        rows.append(f'<tr class="{"same" if same else "differs"}"><th scope=row>{text(key)}</th>{cells}</tr>')
-    heads = "".join(f"<th scope=col>{text(name)}</th>" for name in ("setting", *(group.name for group in groups)))
-    return f"<div class=scroll tabindex=0><table id=settings><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        rows.append((key, values, len(set(values)) == 1))
+    return render("settings.html", heads=["setting", *(group.name for group in groups)], rows=rows)
 
 
-def spread(groups: list[Group]) -> str:
+def spread(groups: list[Group]) -> Markup:
     """How the clients of each run fare."""
     rows = []
     for group, name, run in _members(groups):
@@ -181,12 +169,12 @@ def spread(groups: list[Group]) -> str:
             row = [str(found["metric"]), str(found["clients"]), str(found["clients_without_test_samples"]), *cells]
             rows.append([group.member(name), *row])
     if not rows:
-        return "<p>No run has test samples that are some client's.</p>"
+        return Markup("<p>No run has test samples that are some client's.</p>")
     heads = ["run", "of", "clients", "without test samples", "mean", "median", "mean of the worst tenth", "best"]
-    return table(heads, rows, "numbers")
+    return table(heads, rows)
 
 
-def timings(groups: list[Group]) -> str:
+def timings(groups: list[Group]) -> Markup:
     """Seconds of each run, and of a round."""
     rows = []
     for group, name, run in _members(groups):
@@ -194,15 +182,17 @@ def timings(groups: list[Group]) -> str:
         steps = [after - before for before, after in itertools.pairwise(seconds)]
         middle = statistics.median(steps) if steps else None
         rows.append([group.member(name), number(seconds[-1] if seconds else None, ",.1f"), number(middle and 1000 * middle, ",.1f")])
-    return table(["run", "seconds", "median milliseconds a round"], rows, "numbers")
+    return table(["run", "seconds", "median milliseconds a round"], rows)
 
 
-def values(name: str, run: Record, most: int) -> str:
-    """The evaluated rounds as a table, for those who cannot see the chart; evenly thinned to about `most`."""
-    rows = [row for row in run.metrics if row.get("test_accuracy") is not None or row.get("train_loss") is not None]
-    heads = ["round", "test_accuracy", "test_loss", "train_loss", "epsilon", "transmissions"]
-    cells = [[_plain(row.get(head)) for head in heads] for row in rows[:: math.ceil(len(rows) / most) or 1]]
-    return fold(text(name), table(heads, cells, "numbers"))
+def values(groups: list[Group], most: int) -> Markup:
+    """The evaluated rounds of each run as a table, for those who cannot see the chart; evenly thinned to about `most`."""
+    runs = []
+    for group, name, run in _members(groups):
+        rows = [row for row in run.metrics if row.get("test_accuracy") is not None or row.get("train_loss") is not None]
+        cells = [[_plain(row.get(head)) for head in VALUES] for row in rows[:: math.ceil(len(rows) / most) or 1]]
+        runs.append((group.member(name), cells))
+    return render("values.html", heads=VALUES, runs=runs)
 
 
 def versions(runs: Iterable[Record]) -> list[str]:
