@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from sklearn.datasets import load_digits
 
@@ -203,6 +204,37 @@ def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_not_another_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def refused(file: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refused)
+        with pytest.raises(normec.BadInput, match=rf"^out: .*cannot be locked .{os.strerror(number)}.*Keep it .* on a local disk") as found:
+            run(out=tmp_path / "a")
+    assert "another" not in str(found.value)
+    np.testing.assert_array_equal(x_of(run(out=tmp_path / "a", resume=True)), x_of(run()))
+
+
+def test_a_lock_is_free_again_once_its_process_is_killed(tmp_path: Path) -> None:
+    from normec.files import Lock
+
+    code = f"import pathlib, time, normec.files as f; lock = f.Lock(pathlib.Path({str(tmp_path)!r}), f.BadInput('out', '')); print(1, flush=True); time.sleep(600)"
+    busy = normec.BadInput("out", ": busy")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == b"1\n"
+            with pytest.raises(normec.BadInput, match=r"^out: busy$"):
+                Lock(tmp_path, busy, patience=0.1)
+        finally:
+            other.kill()
+    with Lock(tmp_path, busy, patience=60):
+        pass
+
+
 def test_resume_before_the_first_checkpoint_refuses_another_configuration(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="stopped"):
         run(out=tmp_path / "a", observer=FailsAt(1))
@@ -234,7 +266,6 @@ def test_resume_refuses_another_version(tmp_path: Path, monkeypatch: pytest.Monk
         run(out=tmp_path / "a", resume=True)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="which file is written is read from /proc")
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third checkpoint finds no room: the second one is whole, nothing else is left, and the run goes on from it."""
     choices = {"algorithm": normec.FedNormEC(), "rounds": 6, "participation": normec.Poisson(rate=0.5)}
@@ -244,7 +275,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch:
     checkpoint, sync = tmp_path / "run" / "checkpoint" / "state.safetensors", os.fsync
 
     def full(file: int) -> None:
-        if os.readlink(f"/proc/self/fd/{file}").endswith(".state.safetensors.part"):
+        if any(each.fd == file and each.path.endswith(".state.safetensors.part") for each in psutil.Process().open_files()):
             written.append(checkpoint.read_bytes() if checkpoint.exists() else b"")
             if len(written) == 3:
                 raise OSError(errno.ENOSPC, "No space left on device")

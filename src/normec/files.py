@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from normec.errors import BadInput, TrainingFailed
+
+LOCKED = ".lock"
+"""The file by which a folder is locked. A file system that forwards its locks, such as NFS, locks files but no folders."""
 
 
 @contextlib.contextmanager
@@ -40,25 +42,25 @@ def new_folder(path: Path) -> Path:
 
 
 class Lock:
-    """Keeps other processes out of a folder until it is released, or this process ends (where the system has flock)."""
+    """Keeps other processes out of a folder until it is released, or this process ends; the file LOCKED stays behind in it."""
 
-    def __init__(self, folder: Path, otherwise: str, patience: float = 0.0) -> None:
-        """Raises BadInput, saying `otherwise`, where another process is in the folder, and still is after `patience` seconds."""
-        self._file: int | None = None
-        with contextlib.suppress(ImportError):
-            import fcntl
+    def __init__(self, folder: Path, busy: BadInput, patience: float = 0.0) -> None:
+        """Waits at most `patience` seconds for another process to leave the folder.
 
-            self._file = os.open(folder, os.O_RDONLY)
-            end = time.monotonic() + patience
-            while True:
-                try:
-                    return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    if time.monotonic() >= end:
-                        break
-                    time.sleep(0.05)
-            self.release()
-            raise BadInput("out", f": {otherwise}. Wait for it, or choose another folder.")
+        Raises:
+            BadInput: `busy`, where another process is still in it; of the same setting, where the folder cannot be locked at all.
+        """
+        from filelock import FileLock, Timeout
+
+        self._lock = FileLock(folder / LOCKED, timeout=patience, thread_local=False, fallback_to_soft=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise busy from None
+        except OSError as error:
+            problem = f": {folder} cannot be locked ({error.strerror}), and two processes in it would destroy each other's files"
+            remedy = "Keep it where you may write and where files can be locked, such as on a local disk"
+            raise BadInput(busy.setting, f"{problem}. {remedy}.") from None
 
     def __enter__(self) -> Lock:
         return self
@@ -68,9 +70,7 @@ class Lock:
 
     def release(self) -> None:
         """Lets others in."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._lock.release()
 
 
 class Appended:

@@ -80,7 +80,7 @@ def flower_run(
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     settings = {"clients": clients, "folder": str(folder / "experiment"), **given}
     with making(folder):
-        lock = Lock(folder, f"another federation is at work in {out}")
+        lock = Lock(folder, BadInput("--out", f": another federation is at work in {out}. Wait for it, or choose another folder."))
     with lock, contextlib.ExitStack() as started:
         with progress(f"starting a SuperLink and {clients} SuperNodes"):
             link, _ = started.enter_context(federation(folder, configs))

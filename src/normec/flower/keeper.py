@@ -71,9 +71,9 @@ class Keeper:
             self._open()
 
     def _open(self) -> None:
-        busy = f"client {self.owner.client_id!r} is still busy with a round of experiment {self.experiment}"
+        problem = f": client {self.owner.client_id!r} is still busy with a round of experiment {self.experiment}. Wait for it."
         with making(self.folder):
-            self._lock = Lock(self.folder, busy, PATIENCE)
+            self._lock = Lock(self.folder, BadInput("state-dir", problem), PATIENCE)
         try:
             self._kept = self._read() if self.path.exists() else None
             ledger = self._ledger(TRAINING)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
 import json
 import os
 import re
@@ -23,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+import psutil
+import trustme
 from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -42,24 +41,13 @@ Config = Mapping[str, str | int | float | bool]
 def certificates(folder: Path, nodes: int) -> Path:
     """Write ca.crt, server.crt, server.key (for 127.0.0.1 and localhost, one day) and P-384 keys node0, node0.pub, ... for SuperNodes."""
     folder.mkdir(parents=True, exist_ok=True)
-    pem, ssh, plain, now = ser.Encoding.PEM, ser.PrivateFormat.OpenSSH, ser.NoEncryption(), datetime.datetime.now(datetime.UTC)
-    day, ca_key, key = datetime.timedelta(1), *(ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer, subject = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in ("test CA", "localhost"))
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-
-    def sign(name: x509.Name, public: ec.EllipticCurvePublicKey, ca: bool) -> bytes:
-        new = x509.CertificateBuilder(issuer, name, public, x509.random_serial_number(), now - day, now + day)
-        new = new.add_extension(x509.BasicConstraints(ca=ca, path_length=None), True)
-        new = new.add_extension(x509.KeyUsage(True, False, False, False, False, ca, ca, False, False), True)
-        new = new.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
-        new = new.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
-        return (new if ca else new.add_extension(names, False)).sign(ca_key, hashes.SHA256()).public_bytes(pem)
-
-    files = {"ca.crt": sign(issuer, ca_key.public_key(), True), "server.crt": sign(subject, key.public_key(), False)}
-    files["server.key"] = key.private_bytes(pem, ser.PrivateFormat.PKCS8, plain)
+    authority, tomorrow = trustme.CA(), datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    server = authority.issue_cert("localhost", "127.0.0.1", not_after=tomorrow)
+    certificate, key = server.cert_chain_pems[0], server.private_key_pem
+    files = {"ca.crt": authority.cert_pem.bytes(), "server.crt": certificate.bytes(), "server.key": key.bytes()}
     for i in range(nodes):
         node = ec.generate_private_key(ec.SECP384R1())
-        files[f"node{i}"] = node.private_bytes(pem, ssh, plain)
+        files[f"node{i}"] = node.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.OpenSSH, ser.NoEncryption())
         files[f"node{i}.pub"] = node.public_key().public_bytes(ser.Encoding.OpenSSH, ser.PublicFormat.OpenSSH)
     for name, data in files.items():
         (folder / name).touch(mode=0o600)
@@ -132,16 +120,9 @@ class Process:
         return self.popen is not None and self.popen.poll() is None
 
     def pids(self) -> list[int]:
-        """Return the pids of the command and of everything it spawned that still runs, orphans and other sessions included.
-
-        Where there is no /proc (macOS), none: then only the command's own process group is known.
-        """
-        found, mark = [], f"NORMEC_LOOPBACK={self.token}".encode()
-        for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        return found
+        """Return the pids of the command and of everything it spawned that still runs, orphans and other sessions included."""
+        processes = psutil.process_iter(["environ"])
+        return [each.pid for each in processes if (each.info["environ"] or {}).get("NORMEC_LOOPBACK") == self.token]
 
     def kill(self, first: signal.Signals = signal.SIGKILL, timeout: float = 10) -> None:
         """End the command and all its descendants with SIGKILL, as a power failure would."""

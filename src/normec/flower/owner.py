@@ -120,7 +120,8 @@ class Owner(Settings):
 
     def writing(self) -> Lock:
         """Keeps the other processes of this client from writing down a release meanwhile; its directory must exist."""
-        return Lock(self.folder, f"another experiment of client {self.client_id!r} is writing", PATIENCE)
+        busy = BadInput("state-dir", f": another experiment of client {self.client_id!r} is still writing in {self.folder}. Wait for it.")
+        return Lock(self.folder, busy, PATIENCE)
 
     def mark_unprotected(self) -> None:
         """Writes down, before it happens, that something leaves without protection, after which no limit of ε can hold."""

@@ -100,7 +100,8 @@ class RunFolder:
         self.check(resume)
         with making(self.path):
             self.checkpoint.parent.mkdir(exist_ok=True)
-        self._lock = Lock(self.checkpoint.parent, f"another run is going on in {self.path}")
+        busy = BadInput("out", f": another run is going on in {self.path}. Wait for it, or choose another folder.")
+        self._lock = Lock(self.checkpoint.parent, busy)
         return self
 
     def __enter__(self) -> RunFolder:

@@ -21,7 +21,7 @@ import tomli_w
 
 from normec.config import RunConfig, merged, parse_assignments, read_toml
 from normec.errors import BadInput
-from normec.files import Lock, making, write_atomically
+from normec.files import LOCKED, Lock, making, write_atomically
 from normec.hashed import unsealed
 from normec.models import factory, loss_function
 from normec.runs.folder import RunFolder
@@ -84,7 +84,7 @@ class Sweep:
             KeyboardInterrupt: when Ctrl-C was pressed, once the runs have written their checkpoints.
         """
         open_folder(folder, "sweep.toml", "a sweep")
-        lock = Lock(folder, f"another sweep is going on in {folder}")
+        lock = Lock(folder, BadInput("out", f": another sweep is going on in {folder}. Wait for it, or choose another folder."))
         try:
             self._keep_other_tables(folder)
             waiting = self._waiting(folder)
@@ -235,7 +235,8 @@ def open_folder(folder: Path, marker: str, what: str) -> None:
         BadInput: where it cannot be made, or holds something else than `what`.
     """
     with making(folder):
-        held = [path for path in folder.iterdir() if path.suffix != ".part"]  # left by a kill while the first file was written
+        # what is left where it was refused, or killed while it wrote the first file, does not count
+        held = [path for path in folder.iterdir() if path.name != LOCKED and path.suffix != ".part"]
         foreign = bool(held) and not (folder / marker).is_file()
     if foreign:
         raise BadInput("out", f": {folder} holds something else than {what}. Choose another folder.")
