@@ -16,7 +16,8 @@ import torch
 
 import normec
 from normec.errors import BadInput, NormecError
-from normec.privacy import Central, Local, Mechanism, epsilon
+from normec.privacy import Central, Local, Mechanism, TrustModel, epsilon
+from normec.privacy.header import Header
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
@@ -229,13 +230,14 @@ def test_a_client_killed_between_its_ledger_and_the_index_goes_on_and_both_count
 
 def test_noise_of_ones_own_adds_up_as_gaussians_and_servers_claims_add_up_at_shares_of_delta() -> None:
     """3 releases at z = 1 and 4 at z = 2 are one of μ = √(3 + 4/4) = 2; with two servers' claims δ has three shares."""
-    table = {"trust": "local", "sensitivity": 1.0, "noise_std": 1.0}
-    own = [Account(table, 3), Account({**table, "noise_std": 2.0}, 4)]
+
+    def header(trust: TrustModel, noise: float, clients: int, rounds: int) -> dict[str, Any]:
+        mechanism = Mechanism(trust=trust, noise_multiplier=noise, participation=normec.Full(), clients=clients, rounds=rounds)
+        return Header.of(mechanism, normec.Privacy(trust=trust.name, noise_multiplier=noise), 1e-5, "of the client").table()
+
+    own = [Account(header(Local(), 1.0, 1, 9), 3), Account(header(Local(), 2.0, 1, 9), 4)]
     assert spent(own, 1e-5) == pytest.approx(gaussian(4), rel=1e-6)
-    claim = {
-        "trust": "central", "adjacency": "zero-out", "noise_multiplier": 2.0, "clients": 100, "scheme": "full", "rate": 1.0, "rounds": 8,
-        "min_honest": 1, "colluders": 0,
-    }  # fmt: skip
+    claim = header(Central(), 2.0, 100, 8)
     share = 1e-5 / 3
     eight = epsilon(
         Mechanism(trust=Central(), noise_multiplier=2.0, participation=normec.Full(), clients=100, rounds=8), share

@@ -19,8 +19,8 @@ from normec.flower.terms import Terms
 from normec.hashed import unsealed
 from normec.privacy import Spent, SpentSoFar, epsilon
 from normec.privacy.account import Evaluated
+from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger
-from normec.privacy.promise import ledger_header
 from normec.runs.folder import line_of
 from normec.runs.spending import check_covers
 from normec.streams import Streams
@@ -40,7 +40,7 @@ class Evaluations:
                 check_covers(folder, begun)
                 privacy = terms.privacy.model_copy(update={"client_limit": None})
                 self.ledger = Ledger.open(
-                    folder / "ledger.jsonl", ledger_header(self.mechanism, privacy, self._delta, self.spent().accountant)
+                    folder / "ledger.jsonl", Header.of(self.mechanism, privacy, self._delta, self.spent().accountant).table()
                 )
             self._rows = Appended(folder / "metrics.jsonl")
             self._asked = _rounds_of(self._rows.path)

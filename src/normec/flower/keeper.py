@@ -19,8 +19,8 @@ from normec.flower.index import ATTEMPT, MEMORY, TRAINING, Account, Index, Mark,
 from normec.flower.owner import EVALUATION, PATIENCE, Owner
 from normec.flower.terms import Terms
 from normec.privacy import Mechanism
+from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger, read
-from normec.privacy.promise import ledger_header
 from normec.settings import difference
 
 NEVER = "0" * 32
@@ -187,7 +187,7 @@ class Keeper:
         privacy, evaluation = self.terms.privacy, self.terms.evaluation
         if of == EVALUATION and evaluation is not None:
             privacy = privacy.model_copy(update={"client_limit": None, "delta": evaluation.delta})
-        return ledger_header(self._mechanism(of), privacy, privacy.delta, "of the client")
+        return Header.of(self._mechanism(of), privacy, privacy.delta, "of the client").table()
 
     def _zeros(self) -> Slots:
         return tuple(torch.zeros(self.terms.sizes.parameters) for _ in self.terms.algorithm.client_slots)

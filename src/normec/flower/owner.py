@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from normec.files import Lock, making, write_atomically
 from normec.flower.index import UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
 from normec.privacy import epsilon, gaussian
-from normec.privacy.account import mechanism_of
+from normec.privacy.header import Header
 from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
 from normec.settings import OpenUnit, Settings, Text
@@ -202,11 +201,12 @@ def spent(accounts: Iterable[Account], delta: float) -> float:
     looking at what was released, up to N, the shares of δ are known only at the end; (limit, N δ) is what is proved.
     """
     squared, claims = 0.0, []
-    for mechanism, releases, _, _ in accounts:
-        if releases and mechanism["trust"] == "local":
-            squared += releases * _squared(mechanism["sensitivity"], mechanism["noise_std"])
+    for account in accounts:
+        header, releases = Header.read(account.mechanism), account.releases
+        if releases and header.trust == "local":
+            squared += releases * _squared(header.sensitivity, header.noise_std)
         elif releases:
-            claims.append(replace(mechanism_of(mechanism), rounds=max(releases, mechanism["rounds"])))
+            claims.append(header.mechanism(max(releases, header.rounds)))
     share = delta / (len(claims) + (squared > 0)) if claims or squared else delta
     return math.fsum([*(epsilon(claim, share).epsilon for claim in claims), gaussian(math.sqrt(squared), share)])
 

@@ -23,8 +23,9 @@ from normec.flower.terms import Terms
 from normec.flower.wire import Answer
 from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import Mechanism, Spent, SpentSoFar, epsilon
+from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger, read
-from normec.privacy.promise import Claim, claim_table, ledger_header, state_claim
+from normec.privacy.promise import Claim, claim_table, state_claim
 from normec.runs.folder import MODEL, NO_ROUND, Output, RunFolder
 from normec.streams import Streams
 from normec.theory.guarantees import guarantee
@@ -101,7 +102,7 @@ class ServerState:
     def _resume(self) -> None:
         if self.mechanism.trust.promises:
             privacy, accountant = self.terms.privacy, self.spent.planned.accountant
-            self.ledger = Ledger.open(self.folder.ledger, ledger_header(self.mechanism, privacy, privacy.delta, accountant))
+            self.ledger = Ledger.open(self.folder.ledger, Header.of(self.mechanism, privacy, privacy.delta, accountant).table())
             self.ledger.check_covers(self.folder.visible_rounds(), output=False)
         found = self.folder.load_checkpoint()
         self.rows = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
-from normec.privacy.accountant import SpentSoFar, epsilon, realised, within_limit
-from normec.privacy.aggregation import Aggregation, LatticeSum
+from normec.privacy.accountant import SpentSoFar, epsilon, realised
 from normec.privacy.gaussian import Spent
+from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import Mechanism
-from normec.privacy.noise import NOISES, Accounted
-from normec.privacy.participation import OWN, Full, Participation, participation_from_table
-from normec.privacy.trust import trust_model
 
 
 class Evaluated(NamedTuple):
@@ -43,9 +39,9 @@ class Evaluated(NamedTuple):
         return float(Decimal(repr(training)) + Decimal(repr(self.delta)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Account:
-    """A verified ledger with a first line, and the mechanism that it names.
+    """A verified ledger with a first line, its header, and the mechanism that it names.
 
     mechanism: of the planned rounds. accounted: the same for those to whom something is promised, which an audit's canaries are not.
     own_delta: δ of the ledger. evaluations: the account of the clients' evaluations, whose releases are of the same data: what
@@ -53,6 +49,7 @@ class Account:
     """
 
     ledger: Ledger
+    header: Header
     mechanism: Mechanism
     accounted: Mechanism
     own_delta: float
@@ -61,9 +58,15 @@ class Account:
     @classmethod
     def of(cls, ledger: Ledger, evaluations: Ledger | None = None) -> Account:
         """Of a ledger with a first line, and that of the evaluations beside it."""
-        header, beside = ledger.lines[0], cls.of(evaluations) if evaluations else None
-        accounted = mechanism_of({**header, **header.get("accounted", {})})
-        return cls(ledger, mechanism_of(header), accounted, float(header["delta"]), beside)
+        header, beside = Header.read(ledger.lines[0]), cls.of(evaluations) if evaluations else None
+        return cls(
+            ledger=ledger,
+            header=header,
+            mechanism=header.mechanism(),
+            accounted=header.of_promised.mechanism(),
+            own_delta=float(header.delta or 0.0),
+            evaluations=beside,
+        )
 
     @property
     def counted(self) -> int:
@@ -100,8 +103,7 @@ class Account:
     @property
     def client_limit(self) -> float | None:
         """What each client's own rounds may spend before it stays silent."""
-        limit = self.ledger.lines[0]["client_limit"]
-        return None if limit is None else float(limit)
+        return self.header.client_limit
 
     @cached_property
     def largest_exposure(self) -> float:
@@ -123,37 +125,6 @@ class Account:
             return _after(self.accounted, self.own_delta, min(rounds, self.ledger.counted())) + beside
         begun = [line["round"] for line in self.ledger.lines if line["kind"] == "intent"]
         return _after(self.accounted, self.own_delta, bisect_right(list(accumulate(begun, max)), rounds - 1)) + beside
-
-
-def mechanism_of(header: Mapping[str, Any]) -> Mechanism:
-    """The mechanism that the first line of a ledger names, for the planned rounds."""
-    noise = header.get("noise", "seeded")
-    mechanism = Mechanism(
-        trust=trust_model(header["trust"], header["min_honest"], header["colluders"]),
-        participation=_participation(header["scheme"], header["rate"]),
-        noise=NOISES[noise] if noise in NOISES else Accounted(noise, header["event"]),
-        aggregation=LatticeSum(1.0) if noise == "secure" else Aggregation(),
-        cohort_memories=bool(header.get("cohort_memories", False)),
-        **{name: header[name] for name in ("adjacency", "noise_multiplier", "clients", "rounds")},
-    )
-    mechanism = replace(mechanism, bound=header["sensitivity"] / mechanism.distance)
-    return within_limit(mechanism, header["client_limit"], header["delta"]) if header["client_limit"] else mechanism
-
-
-class _Own(Participation):
-    """Cohorts of which only the rate is known."""
-
-    scheme: ClassVar[str] = OWN
-    known: float
-
-    def expected(self, clients: int) -> float:
-        return self.known * clients
-
-
-def _participation(scheme: str, rate: float) -> Participation:
-    if scheme == OWN:
-        return _Own(known=rate)
-    return participation_from_table({"scheme": scheme} | ({} if scheme == Full.scheme else {"rate": rate}))
 
 
 @lru_cache(maxsize=4096)

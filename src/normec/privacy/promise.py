@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from normec.algorithms import Algorithm
@@ -15,12 +14,11 @@ from normec.privacy.accountant import epsilon, realised, within_limit
 from normec.privacy.aggregation import Aggregation, lattice_for
 from normec.privacy.calibration import affordable_rounds, calibrate
 from normec.privacy.discrete_gaussian import LARGEST_SCALE
-from normec.privacy.events import to_table
 from normec.privacy.gaussian import Spent
 from normec.privacy.mechanism import Mechanism, Privacy
 from normec.privacy.noise import LATTICE_GAP, is_independent, lattice_gap
-from normec.privacy.participation import OWN, Participation, scheme_of
-from normec.privacy.trust import SecAgg, check_rounds_are_opened
+from normec.privacy.participation import OWN, Participation
+from normec.privacy.trust import check_rounds_are_opened
 
 SEEDED = "Seeded noise: for simulation, not for release."
 SECURE = "Secure noise, from the operating system's generator."
@@ -219,37 +217,3 @@ def check_lattice(mechanism: Mechanism, d: int, delta: float, setting: str = "pr
     if mechanism.noise_std * math.sqrt(mechanism.clients) > LARGEST_SCALE * mechanism.lattice:
         problem = f"={mechanism.noise_multiplier:.3g} is beyond the whole numbers of secure noise. Use less noise{ways[0]}."
         raise BadInput(setting, problem)
-
-
-def _event_of(mechanism: Mechanism) -> dict[str, str | None]:
-    """For noise that a reader of the ledger does not have, what it is accounted by."""
-    if is_independent(mechanism.noise):
-        return {}
-    event = mechanism.noise.dp_event(mechanism)
-    return {"event": None if event is None else to_table(event)}
-
-
-def ledger_header(mechanism: Mechanism, privacy: Privacy, delta: float | None, accountant: str) -> dict[str, Any]:
-    """What a ledger says of the mechanism, before the first round."""
-    secagg = mechanism.trust if isinstance(mechanism.trust, SecAgg) else SecAgg()
-    return {
-        "trust": mechanism.trust.name,
-        "adjacency": mechanism.adjacency,
-        "sensitivity": mechanism.sensitivity,
-        "delta": delta,
-        "clients": mechanism.clients,
-        "scheme": scheme_of(mechanism.participation),
-        "rate": mechanism.rate,
-        "rounds": mechanism.rounds,
-        "noise_multiplier": mechanism.noise_multiplier,
-        "noise_std": mechanism.noise_std,
-        "denominator": mechanism.expected,
-        "min_honest": secagg.min_honest,
-        "colluders": secagg.colluders,
-        "cohort_memories": mechanism.cohort_memories,
-        "client_limit": privacy.client_limit,
-        "noise": privacy.noise,
-        **_event_of(mechanism),
-        "accountant": accountant,
-        "dp-accounting": version("dp-accounting"),
-    }

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from normec.errors import BadInput
-from normec.privacy.account import Account, Evaluated, mechanism_of
+from normec.privacy.account import Account, Evaluated
 from normec.privacy.accountant import epsilon, within_limit
 from normec.privacy.calibration import calibrate
 from normec.privacy.gaussian import Spent
+from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, default_delta
 from normec.privacy.noise import NOISES
@@ -136,17 +137,25 @@ def _table(mechanism: Mechanism, delta: float, client_limit: float | None = None
 
 def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     """What the releases that a ledger counts spend, under its own trust model first; of noise that is not ours under that alone."""
-    header = ledger.lines[0] | ledger.lines[0].get("accounted", {})
-    if header["noise"] not in NOISES:
-        return [_table(replace(mechanism_of(header), rounds=ledger.counted()), header["delta"])]
-    names = ("trust", "adjacency", "clients", "scheme", "delta", "noise_multiplier", "colluders")
-    if header["scheme"] == OWN:  # as if every client were in every round
-        header = header | {"scheme": Full.scheme}
-    rate = {} if header["scheme"] == Full.scheme else {"rate": header["rate"]}
-    honest = {"min_honest": header["min_honest"]} if header["trust"] == "secagg" else {}
-    limit = {"client_limit": header["client_limit"]} if header["client_limit"] else {}
-    memories = {"cohort_memories": bool(header.get("cohort_memories", False))}
-    return rows(Query(**{name: header[name] for name in names}, **rate, **honest, **limit, **memories, rounds=ledger.counted()))
+    header = Header.read(ledger.lines[0]).of_promised
+    if header.noise not in NOISES:
+        return [_table(header.mechanism(ledger.counted()), header.delta or 0.0)]
+    scheme = Full.scheme if header.scheme == OWN else header.scheme  # as if every client were in every round
+    query = Query(
+        trust=header.trust,
+        adjacency=header.adjacency,
+        clients=header.clients,
+        scheme=scheme,
+        rate=None if scheme == Full.scheme else header.rate,
+        rounds=ledger.counted(),
+        delta=header.delta,
+        noise_multiplier=header.noise_multiplier,
+        min_honest=header.min_honest if header.trust == SecAgg.name else None,
+        colluders=header.colluders,
+        client_limit=header.client_limit or None,
+        cohort_memories=header.cohort_memories,
+    )
+    return rows(query)
 
 
 def _together(training: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from normec.errors import BadInput
 from normec.privacy import Spent, epsilon
+from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger
-from normec.privacy.participation import scheme_of
-from normec.privacy.promise import ledger_header
 from normec.runs.experiment import Plan
 from normec.runs.folder import Output, RunFolder
 
@@ -34,11 +33,9 @@ class Releases:
         if self._folder is None:
             return
         plan = self._plan
-        header = ledger_header(plan.mechanism, plan.experiment.privacy, plan.delta, plan.spent.planned.accountant)
-        accounted = plan.spent.mechanism
-        if accounted.clients != plan.mechanism.clients:  # an audit, whose canaries are promised nothing
-            header["accounted"] = {"clients": accounted.clients, "scheme": scheme_of(accounted.participation), "rate": accounted.rate}
-        self._ledger = Ledger.open(self._folder.ledger, header)
+        planned, promised = plan.spent.planned, plan.spent.mechanism  # an audit's canaries are promised nothing
+        header = Header.of(plan.mechanism, plan.experiment.privacy, plan.delta, planned.accountant, promised)
+        self._ledger = Ledger.open(self._folder.ledger, header.table())
         self._ledger.check_covers(self._folder.visible_rounds(), self._folder.holds_output())
 
     def mark(self) -> dict[str, str]:

@@ -104,11 +104,11 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
     for planned in {False, account.ledger.counted() <= account.mechanism.rounds}:  # a server claims all it planned
         training, evaluated = account.training(planned), account.planned_evaluations
         made = state_claim(account.mechanism, training, account.own_delta, account.largest_exposure, account.client_limit, evaluated)
-        tables.append(claim_table(account.mechanism, made, account.ledger.lines[0]["noise"]))
+        tables.append(claim_table(account.mechanism, made, account.header.noise))
     found = [_first_difference(table, summary) for table in tables]
     if None in found:
         return
-    here = account.ledger.lines[0]["dp-accounting"], summary.get("versions", {}).get("normec")
+    here = account.header.library, summary.get("versions", {}).get("normec")
     claimed = summary.get("epsilon")
     careful = isinstance(claimed, float) and claimed >= account.spent.epsilon * (1 - CLOSE)
     if careful and here != (version("dp-accounting"), __version__):
