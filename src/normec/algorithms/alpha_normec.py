@@ -11,7 +11,7 @@ from normec.settings import Positive, Switch
 
 @register("alpha-normec")
 class AlphaNormEC(FedNormEC):
-    """Fed-α-NormEC with one gradient a round, T = 1: with every client taking part (p = 1) this is α-NormEC.
+    """Fed-α-NormEC with one gradient per round, T = 1. With every client taking part (p = 1) this is α-NormEC.
 
         Δ_i = Norm_α(∇f_i(x) − v_i),   v_i ← v_i + β Δ_i,   v̂ ← v̂ + (β / M) Σ_i (Δ_i + z_i),   x ← x − η v̂ / ‖v̂‖
 

@@ -24,7 +24,7 @@ class Averaging(Algorithm):
 
     @property
     def message_scale(self) -> float:
-        """s: what multiplies a message after its release."""
+        """s: the factor that multiplies a message after its release."""
         return 1.0
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:

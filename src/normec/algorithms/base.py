@@ -1,4 +1,4 @@
-"""What an algorithm is: pure functions on rows, and the names of the vectors it remembers.
+"""The base of an algorithm: pure functions on rows, and the names of the vectors that it remembers.
 
 A new algorithm is one short file: subclass `Algorithm`, declare its hyperparameters as typed fields, write `operator`,
 `client` and `server`, and register it. One client is a row; (1, d) and (1000, d) are the same code.
@@ -25,7 +25,7 @@ Slots = tuple[Tensor, ...]
 
 
 class Context(NamedTuple):
-    """What clients know in a round beside their own update and memory."""
+    """What clients know in a round in addition to their own update and memory."""
 
     server: Slots
     """(d,) each: the server's slots, which it sends with the model."""
@@ -45,7 +45,7 @@ class ClientStep(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Which runs a guarantee of convergence is about; assumptions on losses and stepsizes stand beside it in words.
+    """The runs that a guarantee of convergence covers; assumptions on losses and stepsizes stand beside it in words.
 
     local: the local methods, and of each how many steps (or passes) it may take, None for any number. sampling: the cohorts:
     "full" for every client in every round, "poisson", "fixed". noise: whether privacy noise is allowed for.
@@ -107,7 +107,7 @@ class Algorithm(Settings):
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """Settings of this algorithm's own that its guarantee of convergence is not about, each in a few words."""
+        """The settings of this algorithm that its guarantee of convergence does not cover, each in a few words."""
         return ()
 
     @property
@@ -120,7 +120,7 @@ class Algorithm(Settings):
         raise NotImplementedError
 
     def update_scale(self, local_lr: float) -> float:
-        """What multiplies the scaled local update g_i = (x − T_i(x)) / γ before it enters `client`."""
+        """The factor that multiplies the scaled local update g_i = (x − T_i(x)) / γ before it enters `client`."""
         return 1.0
 
     @property
@@ -129,7 +129,7 @@ class Algorithm(Settings):
         return 0.0
 
     def correction(self, memory: Slots, server: Slots) -> Tensor | None:
-        """What local steps add to every gradient, (G, d), from memories (G, d) and the server's slots (d,); None for nothing."""
+        """The correction (G, d) of every local gradient, from memories (G, d) and the server's slots (d,); None for nothing."""
         return None
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
@@ -163,7 +163,7 @@ class Algorithm(Settings):
 
 
 def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context, norms: Tensor | None = None) -> ClientStep:
-    """The step of each client; one whose update is not finite sends zero, and its memory stays. norms: the updates' (G,)."""
+    """The step of each client. A client whose update is not finite sends zero, and its memory stays. norms: the updates' (G,)."""
     broken = ~usable(row_norms(update) if norms is None else norms)[:, None]
     if not bool(broken.any()):
         return algorithm.client(update, memory, context)
@@ -176,7 +176,7 @@ def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Co
 
 
 def check_bound(algorithm: Algorithm, messages: Tensor, bound: float, dtype: torch.dtype) -> None:
-    """That no message (G, d) is longer than the bound on which privacy rests; without saying whose. dtype: in which they were computed.
+    """Checks that no message (G, d) exceeds the bound on which privacy rests, without saying whose it is. dtype: that of the computation.
 
     Raises:
         TrainingFailed: for one that is, by more than rounding.
@@ -230,7 +230,7 @@ def algorithm_from_table(table: dict[str, Any]) -> Algorithm:
 
 
 def algorithm_table(algorithm: Algorithm) -> dict[str, Any]:
-    """The section from which `algorithm_from_table` makes an algorithm again, in any process."""
+    """The `[algorithm]` section from which `algorithm_from_table` makes the algorithm again, in any process."""
     kind = type(algorithm)
     name = kind.name if kind.__module__.startswith("normec.") else f"{kind.__module__}:{kind.__qualname__}"
     return {"name": name, **algorithm.table()}

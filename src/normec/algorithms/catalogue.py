@@ -1,4 +1,4 @@
-"""What each registered algorithm is and costs: what `normec algorithms` prints."""
+"""The registered algorithms and their costs: the rows that `normec algorithms` prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from normec.errors import BadInput
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row an algorithm, by name, for its default settings.
+    """One row per algorithm, by name, for its default settings.
 
     memory: vectors (d,) that each client remembers. up, down: vectors that a client sends and receives in a round; a
     compressed vector counts as one. private: whether its messages are bounded, so that noise can protect them. guarantee: what is

@@ -1,4 +1,4 @@
-"""Whether a class declares what an algorithm needs: checked when it is registered."""
+"""Checks, when a class is registered, that it declares what an algorithm needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROPERTIES = ("operator", "everyone_computes", "starts_from_updates", "proximal"
 
 
 def check_declaration(kind: type[Any], base: type[Any]) -> None:
-    """That a subclass of Algorithm (`base`) declares what it needs, each of the right kind.
+    """Checks that a subclass of Algorithm (`base`) declares what it needs, each attribute of the right kind.
 
     Raises:
         BadInput: naming the class and the attribute.
@@ -70,6 +70,6 @@ def _is_range(ends: Any) -> bool:
 
 
 def wrong(kind: type, name: str, problem: str) -> BadInput:
-    """The error that an attribute of a class is not as it must be."""
+    """The error for an attribute of a class that is not as it must be."""
     space = "" if problem.startswith(("=", " ")) else " "
     return BadInput(f"algorithm {kind.__name__}.{name}", f"{space}{problem}.")

@@ -10,7 +10,7 @@ from normec.algorithms.dp_fedavg_clip import DPFedAvgClip
 
 @register("dp-sgd")
 class DPSGD(DPFedAvgClip):
-    """One clipped gradient a client, Algorithm 1: x ← x − η (1 / pM) Σ_{i ∈ S} (Clip_C(∇f_i(x)) + z_i).
+    """One clipped gradient per client, Algorithm 1: x ← x − η (1 / pM) Σ_{i ∈ S} (Clip_C(∇f_i(x)) + z_i).
 
     A client's whole data is the unit, where Abadi et al. have one example. clip_norm: C. server_lr: η.
 

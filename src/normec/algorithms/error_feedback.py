@@ -1,4 +1,4 @@
-"""The wiring of EF21 (Richtárik et al. 2021) and its relatives: they differ by an operator and a step of the memories."""
+"""The wiring of EF21 (Richtárik et al. 2021) and its relatives, which differ in the operator and in the step of the memories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from normec.settings import Probability
 
 
 class ErrorFeedback(Algorithm):
-    """Each client remembers what the server knows of it, and sends the rest through the operator C.
+    """Each client remembers what the server knows of its update, and sends the rest through the operator C.
 
         Δ_i = C(g_i − v_i),   v_i ← v_i + s Δ_i          (each client that computes)
         v̂ ← v̂ + (s / M) Σ_{i ∈ S} (Δ_i + z_i)            (the server), direction v̂

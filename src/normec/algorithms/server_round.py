@@ -1,4 +1,4 @@
-"""The server's half of a round, from the released mean on: the one function by which every server moves.
+"""The server's half of a round, after the release of the mean: the one function by which every server moves.
 
 It is pure, and the mean is all that it learns of a round, so that whatever it returns is as private as the mean.
 """
@@ -16,7 +16,7 @@ from normec.algorithms.server_steps import ServerStep
 
 
 class Server(NamedTuple):
-    """What a server holds between two rounds, all of which it may show.
+    """The vectors that a server holds between two rounds. It may show all of them.
 
     x: the model (d,). slots: the algorithm's server slots, (d,) each. optimizer: the slots of the server's step, (d,) each.
     """
@@ -27,12 +27,12 @@ class Server(NamedTuple):
 
     @classmethod
     def start(cls, algorithm: Algorithm, step: ServerStep, x: Tensor) -> Server:
-        """Before the first round: the algorithm's slots are zero, and the step's are what it starts from."""
+        """The server before the first round: the algorithm's slots are zero, and the step's slots are those that it starts from."""
         return cls(x, tuple(torch.zeros_like(x) for _ in algorithm.server_slots), step.start(x))
 
     @property
     def vectors(self) -> Slots:
-        """All of them."""
+        """All vectors: the model, then the slots of the algorithm and of the step."""
         return (self.x, *self.slots, *self.optimizer)
 
     def named(self, algorithm: Algorithm, step: ServerStep) -> dict[str, Tensor]:
@@ -48,13 +48,13 @@ class Server(NamedTuple):
         return cls(named["x"], slots, tuple(named[f"optimizer.{slot}"] for slot in step.slots))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Server:
-        """The same with every vector changed."""
+        """The same server with `change` applied to every vector."""
         slots, optimizer = (tuple(change(vector) for vector in vectors) for vectors in (self.slots, self.optimizer))
         return Server(change(self.x), slots, optimizer)
 
 
 def server_round(algorithm: Algorithm, step: ServerStep, server: Server, mean: Tensor, rate: float) -> Server:
-    """What the server holds after a round that has released `mean` (d,); its inputs stay as they are. rate: as `Algorithm.server`."""
+    """The server after a round that has released `mean` (d,); the inputs stay as they are. rate: as in `Algorithm.server`."""
     direction, slots = algorithm.server(server.slots, mean, rate)
     x, optimizer = step.step(server.x, direction, algorithm.server_lr, server.optimizer)
     return Server(x, slots, optimizer)

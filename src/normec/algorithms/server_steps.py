@@ -18,7 +18,7 @@ Slots = tuple[Tensor, ...]
 
 
 class ServerStep(Settings):
-    """Base. `slots` names the vectors (d,) that the step remembers."""
+    """Base of the server's steps. `slots` names the vectors (d,) that the step remembers."""
 
     optimizer: ClassVar[str]
     slots: ClassVar[tuple[str, ...]] = ()
@@ -28,14 +28,14 @@ class ServerStep(Settings):
         return tuple(torch.zeros_like(x) for _ in self.slots)
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        """Raises BadInput where what the step computes of its settings alone is beyond a type of numbers."""
+        """Raises BadInput where a number that the step computes from its settings alone is beyond a dtype."""
 
     def step(self, x: Tensor, direction: Tensor, lr: float, state: Slots) -> tuple[Tensor, Slots]:
         """The new model and slots; its inputs stay as they are."""
         raise NotImplementedError
 
     def searched(self, ends: tuple[float, float]) -> tuple[float, float]:
-        """The ends of the range of η that a search covers, where those of the plain step are `ends`."""
+        """The ends of the range of η that a search covers; `ends` are those of the plain step."""
         return ends
 
 
@@ -65,7 +65,7 @@ class ServerMomentum(ServerStep):
         return x - lr * m, (m,)
 
     def searched(self, ends: tuple[float, float]) -> tuple[float, float]:
-        """(1 − μ) times those of the plain step: against a constant direction the steps grow to η / (1 − μ)."""
+        """(1 − μ) times the ends of the plain step: against a constant direction the steps grow to η / (1 − μ)."""
         return ends[0] * (1 - self.momentum), ends[1] * (1 - self.momentum)
 
 

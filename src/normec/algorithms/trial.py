@@ -1,4 +1,4 @@
-"""An algorithm's functions, tried on a few rows before a run."""
+"""A trial of an algorithm's functions on a few rows before a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
-    """That an algorithm's functions take zero rows (2, d) and return what they should.
+    """Checks that an algorithm's functions take zero rows (2, d) and return what they should.
 
     Raises:
         BadInput: naming the function and what it returned, or how it failed.

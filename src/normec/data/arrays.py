@@ -1,4 +1,4 @@
-"""Files of numpy arrays, .npz: their headers first, and no array that nobody asked for."""
+"""Files of numpy arrays, .npz: headers are read first, and only the arrays that are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from normec.errors import BadInput, count
 
 
 def read_npz(path: Path, natural: bool, limit: int) -> Table:
-    """Arrays x (n, …), y (n,) and, where they say who holds what, client (n,).
+    """Arrays x (n, …), y (n,) and, for natural clients, client (n,).
 
     Raises:
         BadInput: for a missing or empty array, lengths that differ, and for more memory than the limit.

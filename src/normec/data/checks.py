@@ -1,4 +1,4 @@
-"""What samples must be before they enter a federation."""
+"""Checks of samples before they enter a federation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKS |= {"unbekannt", "fehlend", "#n/a", "#nv", "#div/0!", "#wert!", "#value!",
 
 
 def marked_as_missing(text: str) -> bool:
-    """Whether a text is what stands in place of a missing value in many tables."""
+    """Whether a text marks a missing value in many tables."""
     return text.strip().lower() in MARKS
 
 
@@ -75,7 +75,7 @@ def _by_column(values: Tensor) -> str:
 
 
 def alike(what: str, names: Iterable[Hashable], meaning: str) -> list[str]:
-    """Warnings where names are the same but for case, blanks, Unicode's forms of one character, invisible ones and leading zeros, and
+    """Warnings where names differ only in case, blanks, Unicode's forms of one character, invisible ones and leading zeros, and
     where one stands for a missing value in many tables; meaning: of different names.
     """
     groups: dict[str, list[str]] = {}

@@ -30,7 +30,7 @@ NAMES_WITHIN = 20
 
 
 class Form(NamedTuple):
-    """How a CSV is written; None where that is to be found out."""
+    """The form in which a CSV is written; None for what is still to be found out."""
 
     separator: str | None = None
     decimal: str = "."

@@ -1,4 +1,4 @@
-"""From columns to samples: which are numbers, what is left out, and what is refused with its row and value."""
+"""From columns to samples: the columns that are numbers, those that are left out, and values that are refused with their row."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _side_by_side(frame: Frame, names: tuple[str, ...]) -> np.ndarray:
 
 
 def clients(frame: Frame, columns: Columns) -> np.ndarray | None:
-    """The client of each row, where the file says who holds what."""
+    """The client of each row, where the file names clients."""
     held = columns.natural and columns.client in frame.names
     return _meant(frame, columns.client, "data.client_column", floats=False) if held else None
 

@@ -1,4 +1,4 @@
-"""A federation: who holds which samples."""
+"""A federation: which client holds which samples."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Federation:
         empty_clients: Sequence[Hashable] = (),
         ignored: int | None = None,
     ) -> Federation:
-        """From arrays or tensors x (n, …), y (n, …) and the id of each sample's client.
+        """Makes a federation from arrays or tensors x (n, …), y (n, …) and the id of each sample's client.
 
         test: (x, y), pooled; test_client_ids: whose each of its samples is, for results by client.
 
@@ -103,7 +103,7 @@ class Federation:
         classes: Sequence[str] | None = None,
         ignored: int | None = None,
     ) -> Federation:
-        """From one (x, y) a client; ids are their positions unless given, the rest as `from_arrays`. Empty clients are legal."""
+        """Makes a federation from one (x, y) per client. ids: by default positions; the rest as `from_arrays`. Empty clients are legal."""
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
             raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
@@ -132,7 +132,7 @@ class Federation:
 
     @classmethod
     def from_dataset(cls, dataset: Any, client_ids: Sequence[Hashable] | np.ndarray, **options: Any) -> Federation:
-        """From a torch map-style Dataset of (x, y) pairs and the id of each sample's client; options as `from_arrays`.
+        """Makes a federation from a torch map-style Dataset of (x, y) pairs and the id of each sample's client; options as `from_arrays`.
 
         x: a tensor, an array or numbers, of one shape for all samples; y: a class or a target. Each sample is read once, so that
         a random transform would be frozen: some are read again (all, where a global generator moves), and what differs is refused.
@@ -161,7 +161,7 @@ class Federation:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(M,) the number of samples of each client."""
+        """The number of samples of each client, (M,)."""
         return np.diff(self.offsets)
 
     def client(self, index: int) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ class Federation:
         return (self.x[start:stop] if self.rows is None else self.x[self.rows[start:stop]]), self.y[start:stop]
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Federation:
-        """On a device, floating-point features and targets in a dtype.
+        """The same federation on a device, with floating-point features and targets in a dtype.
 
         Raises:
             BadInput: where a value is beyond the range of the dtype.
@@ -224,7 +224,7 @@ class Federation:
         )
 
     def fingerprint(self) -> str:
-        """A hash of all samples and of who holds them."""
+        """A hash of all samples and of the clients that hold them."""
         digest = hashlib.blake2b(repr((self.ids, self.classes)).encode(), digest_size=16)
         for tensor in (self.x, self.y, *(self.test or ()), *([] if self.rows is None else [self.rows])):
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Tables in files: one, or one for each client."""
+"""Tables in files: one file, or one file per client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KNOWN = "digits, cifar10, a file, a folder of images or of tables, or package.mo
 
 
 class Way(NamedTuple):
-    """How tables are read: what their columns mean, how a CSV is written, how many bytes of memory they may take."""
+    """The way in which tables are read: the meaning of columns, the form of a CSV, and the bytes of memory that they may take."""
 
     columns: Columns
     form: Form
@@ -101,7 +101,7 @@ def read_file(path: Path, way: Way) -> Table:
 
 
 def read_files(paths: list[Path], way: Way) -> Table:
-    """Tables with the same columns, one for each client, whose id is the name of its file without the suffix.
+    """Tables with the same columns, one per client, whose id is the name of its file without the suffix.
 
     Where the files have the client column, it says who holds what instead.
 
@@ -134,7 +134,7 @@ def read_files(paths: list[Path], way: Way) -> Table:
 
 
 def read_table_folder(path: Path, way: Way) -> Table:
-    """The tables of a folder; whatever else lies in it is named.
+    """The tables of a folder; everything else in it is named.
 
     Raises:
         BadInput: as `read_files`.

@@ -1,4 +1,4 @@
-"""Folders of images: which file is a sample of which class and client, and what is none."""
+"""Folders of images: which file is a sample of which class and client, and which is not a sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
 
 class Skipped:
-    """What was left out, and why."""
+    """The files that were left out, and why."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -43,7 +43,7 @@ class Skipped:
         self._found[why, noun].append(path)
 
     def notes(self) -> tuple[str, ...]:
-        """A line for each reason, with a count and the first path."""
+        """One line per reason, with a count and the first path."""
         lines = []
         for (why, noun), paths in sorted(self._found.items()):
             suffixes = sorted({path.suffix.lower() or "no suffix" for path in paths})

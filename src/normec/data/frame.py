@@ -16,7 +16,7 @@ UNNAMED = re.compile(r"|Unnamed: \d+(\.\d+)?(_level_\d+)?")
 
 
 class Frame(NamedTuple):
-    """An Arrow table, and what is known of it.
+    """An Arrow table, and what is known about it.
 
     written: all cells are text as it stands in a CSV, so that numbers are yet to be read. decimal: their decimal point.
     indices: the columns that a pandas table counted or named its rows by. parts: each file, and its number of rows.
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All columns, those that are not read last."""
+        """The names of all columns; those that are not read come last."""
         return [*self.columns.column_names, *(name for name, _ in self.unread)]
 
     @property

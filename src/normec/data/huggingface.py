@@ -1,4 +1,4 @@
-"""Hugging Face datasets, and partitioners of flwr-datasets, as federations. Both libraries are only met in what is given."""
+"""Hugging Face datasets, and partitioners of flwr-datasets, as federations. Neither library is imported: the user's objects bring it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def federation_from_huggingface(
     test: Any = None,
     **images: Any,
 ) -> Federation:
-    """From a `datasets.Dataset`; its format, such as "torch", is set aside.
+    """Makes a federation from a `datasets.Dataset`; its format, such as "torch", is ignored.
 
     features: a column of images, all of one size, which become float32 (n, channels, height, width) in [−1, 1];
     or of numbers, (n, 1); or of sequences or arrays of numbers, (n, …); or the names of several columns of numbers or flat
@@ -81,7 +81,7 @@ def federation_from_huggingface(
 def federation_from_partitioner(
     partitioner: Any, *, features: str | Sequence[str], label: str, test: Any = None, **images: Any
 ) -> Federation:
-    """From a partitioner of flwr-datasets that has its dataset: client i holds partition i, and may hold nothing.
+    """Makes a federation from a partitioner of flwr-datasets that has its dataset: client i holds partition i, which may be empty.
 
     features, label, test, images: as in `federation_from_huggingface`.
 

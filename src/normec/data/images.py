@@ -76,7 +76,7 @@ def _read_batches(path: Path, look: Look) -> tuple[tuple[Pixels, np.ndarray], tu
 
 
 def read_image_column(path: Path, columns: Columns, look: Look) -> Table | None:
-    """A parquet file with a column of encoded images; None where it has none. Other columns than the named ones are not read.
+    """A parquet file with a column of encoded images; None where it has none. Columns that are not named are not read.
 
     Raises:
         BadInput: for several such columns that are neither called img nor image, and for images that cannot be used.

@@ -20,7 +20,7 @@ KEYS = ("users", "num_samples", "user_data")
 
 
 class Held(NamedTuple):
-    """The samples of files, and whose each is."""
+    """The samples of files, and the user of each sample."""
 
     x: np.ndarray
     y: np.ndarray
@@ -31,12 +31,12 @@ class Held(NamedTuple):
 
 
 def is_leaf(path: Path) -> bool:
-    """Whether a path is a .json file, or a folder that holds such, itself or as train/."""
+    """Whether a path is a .json file, or a folder that holds such files, itself or in train/."""
     return path.suffix.lower() == ".json" or (path.is_dir() and any(any(folder.glob("*.json")) for folder in (path, path / "train")))
 
 
 def read_leaf(path: Path, limit: int) -> Table:
-    """A file as LEAF writes it (Caldas et al. 2018), a folder of such, or a folder with train/ and test/ of such.
+    """A file as LEAF writes it (Caldas et al. 2018), a folder of such files, or a folder with such files in train/ and test/.
 
     x of numbers becomes (n, …); strings of one length whose y are single characters become codes of `models.text`, (n, length).
     The client of a sample is its user.

@@ -1,4 +1,4 @@
-"""What a reader may take: regular files, and no more memory than the limit that `data.size_limit` sets."""
+"""Limits of a reader: it takes regular files, and no more memory than `data.size_limit` allows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OTHERS = {
 
 
 def allowed(size_limit: int | Literal["auto"]) -> int:
-    """The bytes of memory that a source may take: as set, or half of what the machine has free."""
+    """The bytes of memory that a source may take: the setting, or half of what the machine has free."""
     return available() // 2 if size_limit == "auto" else size_limit
 
 
 def check_size(path: Path, needed: int, limit: int) -> None:
-    """That what a file holds fits, before it is read; needed: bytes of memory, worked out from the file's headers.
+    """Checks, before a file is read, that its content fits. needed: bytes of memory, worked out from the file's headers.
 
     Raises:
         BadInput: where it does not, with both numbers; also where the limit is above what the machine has at all.
@@ -39,13 +39,13 @@ def check_size(path: Path, needed: int, limit: int) -> None:
 
 
 def outgrown(path: Path, limit: int) -> BadInput:
-    """The error for a file that has reached the limit while it is read, so that nobody knows its full size."""
+    """The error for a file that reaches the limit while it is read, so that its full size is unknown."""
     problem = f": {str(path)!r} takes more than the {limit:,} bytes of memory that are allowed"
     return BadInput("data.size_limit", f"{problem}. Raise data.size_limit if this machine has the room, or give less data.")
 
 
 def regular_file(path: Path, setting: str, kinds: str) -> Path:
-    """The path of a file with content of its own; kinds: what to give in place of another path.
+    """The path of a regular file. kinds: what to give in place of another path.
 
     A FIFO, a socket or a device might never end, and a link may lead to one.
 
@@ -67,7 +67,7 @@ def regular_file(path: Path, setting: str, kinds: str) -> Path:
 
 
 def refuse_other_kind(path: Path, begin: bytes, but: bytes = b"") -> None:
-    """Refuses a file whose first four bytes show that its name says another kind; but: how it may begin.
+    """Refuses a file whose first four bytes show that it is of another kind than its name says. but: how it may begin.
 
     Raises:
         BadInput: naming what it is.

@@ -38,7 +38,7 @@ class Odd(NamedTuple):
 
 
 def numbers_of(column: Any, written: bool, decimal: str) -> np.ndarray | str | Odd:
-    """A column as float64 with NaN for missing values; or what else it is, where that is left out; or the first value that is no number."""
+    """A column as float64 with NaN for missing values; or its kind, where it is left out; or the first value that is not a number."""
     import pyarrow as pa
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type

@@ -1,4 +1,4 @@
-"""Images the right way up: as the EXIF data of their files say."""
+"""The orientation of images: they are turned as the EXIF data of their files say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has what: a federation in plain numbers, without privacy, and nothing about single samples."""
+"""Which client has what: a federation in plain numbers, without privacy, and nothing about single samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def catalogue() -> dict[str, list[dict[str, str]]]:
 
 
 def overview(federation: Federation) -> dict[str, Any]:
-    """What `normec datasets` tells of a federation, in plain values; None where targets are no classes.
+    """The overview of a federation that `normec datasets` shows, in plain values; None where targets are not classes.
 
     sizes: quantiles of the number of training samples, over all clients. heterogeneity: the mean over clients with samples of
     the total variation distance ½ Σ_c |p_ic − p_c| between their label shares and the global ones, 0 where all are alike;
@@ -74,7 +74,7 @@ def overview(federation: Federation) -> dict[str, Any]:
 
 
 def class_counts(federation: Federation) -> np.ndarray | None:
-    """(M, C) the number of labels of each client and class, in training; None without classes."""
+    """The number of training labels of each client and class, (M, C); None without classes."""
     if federation.classes is None:
         return None
     classes, owners = len(federation.classes), np.repeat(np.arange(len(federation)), federation.sizes)
@@ -109,7 +109,7 @@ def _classes_held(counts: np.ndarray) -> dict[str, float]:
 
 
 def label(name: object) -> str:
-    """A client or a class in a table or a picture; quoted where it could not be seen."""
+    """A client or a class in a table or a picture; quoted where it would be invisible."""
     text = str(name)
     return text if text and text.isprintable() and text.strip() == text else repr(text)
 

@@ -17,7 +17,7 @@ INDEX = re.compile(r"__index_level_\d+__")
 
 
 def read_parquet(path: Path, dropped: tuple[str, ...], limit: int) -> Frame:
-    """The columns of a parquet file that can be features, labels or ids; of others only the type is read.
+    """The columns of a parquet file that can be features, labels or ids; only the type of other columns is read.
 
     Raises:
         BadInput: for a file that takes more memory than the limit, or holds more than its headers say.

@@ -13,7 +13,7 @@ DRAWS = 100
 
 
 def with_min_size(draw: Callable[[], np.ndarray], clients: int, min_size: int, draws: int, remedy: str) -> np.ndarray:
-    """The first of so many draws of owners (n,) in which every client holds min_size samples.
+    """The first draw of owners (n,) in which every client holds min_size samples.
 
     Raises:
         BadInput: where there is none, with what the best of them gave and the remedy, settings to change.
@@ -32,7 +32,7 @@ def with_min_size(draw: Callable[[], np.ndarray], clients: int, min_size: int, d
 
 
 def iid(samples: int, clients: int, generator: np.random.Generator) -> np.ndarray:
-    """Shuffled and dealt evenly: client positions of shape (samples,)."""
+    """Shuffles the samples and deals them evenly: client positions of shape (samples,)."""
     owners = np.empty(samples, dtype=np.int64)
     owners[generator.permutation(samples)] = np.arange(samples) % clients
     return owners
@@ -56,7 +56,7 @@ def dirichlet(labels: np.ndarray, clients: int, concentration: float, generator:
 
 
 def power_law(samples: int, clients: int, size_exponent: float, generator: np.random.Generator) -> np.ndarray:
-    """Shuffled, and dealt in sizes proportional to rank^(−size_exponent); which client has which rank is drawn.
+    """Shuffles the samples and deals them in sizes proportional to rank^(−size_exponent); the ranks of the clients are drawn.
 
     Sizes are rounded by largest remainder, so that they add up; they are the same in every draw.
     """
@@ -71,7 +71,7 @@ def power_law(samples: int, clients: int, size_exponent: float, generator: np.ra
 
 
 def shards(labels: np.ndarray, clients: int, classes_per_client: int, generator: np.random.Generator) -> np.ndarray:
-    """Sorted by label and cut into clients · classes_per_client shards, of which each client gets classes_per_client.
+    """Sorts by label and cuts into clients · classes_per_client shards; each client gets classes_per_client of them.
 
     Reference: McMahan et al. 2017.
     """

@@ -1,4 +1,4 @@
-"""Who has what, drawn: a bar for each of a few clients, else a heat map of clients × classes."""
+"""A picture of which client has what: one bar per client for a few clients, else a heat map of clients × classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STYLE: Any = {"svg.hashsalt": "normec", "axes.spines.top": False, "axes.spines.r
 
 
 def check(path: Path, setting: str = "picture") -> None:
-    """That a picture can be drawn to this file, which a setting asks for.
+    """Checks that a picture can be drawn to the file that a setting names.
 
     Raises:
         BadInput: for another kind of file, a folder that does not exist, and where matplotlib is missing.
@@ -43,7 +43,7 @@ def check(path: Path, setting: str = "picture") -> None:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Draws what `overview` found.
+    """Draws an `overview`.
 
     Raises:
         BadInput: where it cannot be written, and as `check`.

@@ -1,4 +1,4 @@
-"""Encoded images as arrays of pixels: every depth and colour that is read keeps its values, and all else is refused."""
+"""Encoded images as arrays of pixels: every depth and colour that is read keeps its values, and everything else is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Sides = Annotated[
 
 
 class ImageSettings(Settings):
-    """How images become arrays, as a user says.
+    """Settings of how images become arrays.
 
     resize: the side, or [height, width], in pixels that each gets. channels: 1 for grey, 3 for colour; as they are by default.
     pixel_max: of images of more than 8 bits, the value that is white; by default 65535 for 16 bits.
@@ -87,7 +87,7 @@ class Pixels(NamedTuple):
         return sizes_alone(self)
 
     def scaled(self) -> np.ndarray:
-        """As float32 in [−1, 1], by constants and not by the data."""
+        """The images as float32 in [−1, 1], scaled by constants and not by the data."""
         scaled = self.values.astype(np.float32)
         scaled /= self.white / 2
         scaled -= 1

@@ -1,4 +1,4 @@
-"""Quotation marks of a CSV that stay open, so that rows become the text of one cell."""
+"""Detection of quotation marks in a CSV that stay open, so that rows become the text of one cell."""
 
 from __future__ import annotations
 

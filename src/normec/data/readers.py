@@ -1,4 +1,4 @@
-"""What a reader returns: a table of features, labels and, where the source has them, client ids."""
+"""The result of a reader: a table of features, labels and, where the source has them, client ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Table(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the columns of a file mean. natural: the ids in `client` say who holds what. dropped: read by nobody.
+    """The meaning of a file's columns. natural: the ids in `client` name the clients. dropped: columns that are not read.
 
     time: the column that a split by time goes by, which is no feature. labels: further columns of targets, beside `label`.
     """
@@ -59,7 +59,7 @@ def read_digits() -> Table:
 
 
 def client_ids(table: Any, columns: Columns) -> np.ndarray | None:
-    """The client of each row, where the file says who holds what."""
+    """The client of each row, where the file names clients."""
     held = columns.natural and columns.client in table.column_names
     return values(table, columns.client, "data.client_column") if held else None
 

@@ -21,7 +21,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def read_dataset(dataset: Any) -> list[Pair]:
-    """Every sample of a map-style dataset, read once, and some of them again.
+    """Reads every sample of a map-style dataset once, and some of them again.
 
     The global generators of torch, numpy and Python stand afterwards as they stood before.
 

@@ -118,7 +118,7 @@ class Data(ImageSettings):
         return end in suffixes or end not in (*TABLES, ".npz", ".txt", ".json")
 
     def resolved(self) -> Data:
-        """With every default written out and the path of a file made absolute."""
+        """The same section with every default written out and the path of a file made absolute."""
         own = looks_like_import_path(self.source)
         source = self.source if own or self.source in ("digits", "cifar10") else str(Path(self.source).absolute())
         clients = self.clients if own or self.partition == "column" else self.clients or DEFAULT_CLIENTS

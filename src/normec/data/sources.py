@@ -40,7 +40,7 @@ from normec.streams import Streams
 
 
 def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | None = None) -> Federation:
-    """The federation that a `[data]` section describes. wanted: what targets the loss asks for, if that is known.
+    """The federation that a `[data]` section describes. wanted: the targets that the loss expects, if known.
 
     Raises:
         BadInput: for data that cannot be used, before any training.

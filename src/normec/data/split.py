@@ -1,4 +1,4 @@
-"""Which samples are the test set: drawn, the last in time, or those of a source of their own."""
+"""The choice of the test set: drawn, the last in time, or from a separate source."""
 
 from __future__ import annotations
 

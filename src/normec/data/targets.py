@@ -49,7 +49,7 @@ def _of(table: Table, parts: list[np.ndarray], names: tuple[str, ...] | None) ->
 
 
 def about_labels(names: tuple[str, ...], train: np.ndarray, test: np.ndarray | None) -> list[str]:
-    """Warnings where names of classes are nearly one, are numbers and words, or where classes are in a test set of its own alone.
+    """Warnings where names of classes are nearly one, are numbers and words, or where classes occur only in a separate test set.
 
     train, test: the labels, as positions among the names.
     """

@@ -1,4 +1,4 @@
-"""Plays: the next character as the label, and a client for each speaker."""
+"""Plays: the next character is the label, and each speaker is a client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_speakers(path: Path, window: int, limit: int = 2**63) -> Table:
 
     What a speaker says is joined in the order of the play, with a newline between lines. x: windows of codes (n, window), int64,
     that start every STRIDE characters; y (n,): the code of the character after each; client (n,): names. Samples are grouped by
-    speaker, in the order of the play. Who says no more than `window` characters has no sample, and is left out.
+    speaker, in the order of the play. A speaker who says no more than `window` characters has no sample, and is left out.
 
     Raises:
         BadInput: for a missing, undecodable or empty file, a paragraph without a speaker, or where every speaker is left out.

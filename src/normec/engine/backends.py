@@ -1,4 +1,4 @@
-"""Which backend computes the local updates of a run."""
+"""The choice of the backend that computes the local updates of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST_FOR_VMAP = 100_000
 
 
 def choose_backend(engine: Engine, model: FlatModel, samples: tuple[Tensor, Tensor]) -> Backend:
-    """The backend that is asked for, or by default vmap for small models that it suits; a function of the model alone.
+    """The backend that the settings name, or by default vmap for small models that it suits; the choice depends on the model alone.
 
     samples: a few, to try the model on.
 

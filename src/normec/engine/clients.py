@@ -30,7 +30,7 @@ SAMPLES_KEPT = 2**14
 
 @dataclass
 class ClientStatistics:
-    """What only a simulation can see of the clients of one round, as sums and maxima over them."""
+    """Statistics of one round's clients that only a simulation can see, as sums and maxima over the clients."""
 
     computed: float = 0.0
     finite: float = 0.0
@@ -51,7 +51,7 @@ class ClientStatistics:
             self.residual_max = max(self.residual_max, float(block.residual_norms[finite].max()))
 
     def parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums and the largest values, as tensors like another."""
+        """The sums and the largest values, as tensors of the type and device of another."""
         sums = like.new_tensor([self.computed, self.finite, self.saturated, self.update_sum])
         return sums, like.new_tensor([self.update_max, self.residual_max])
 

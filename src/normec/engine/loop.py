@@ -1,4 +1,4 @@
-"""The backend `loop`: one client after the other, on one resident model. It computes anything."""
+"""The backend `loop`: one client after the other, on one resident model. It runs any model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from normec.streams import seed_global_generator
 
 
 class Task(NamedTuple):
-    """What one client computes in a round: steps from the model on its mini-batches.
+    """The work of one client in a round: steps from the model on its mini-batches.
 
     client: its id. seed: makes the seed of torch's own generator, for modules that draw (dropout).
     """
@@ -32,7 +32,7 @@ Failures = dict[int, BaseException]
 
 
 class Backend(Protocol):
-    """How the local updates of a block of clients are computed.
+    """A way to compute the local updates of a block of clients.
 
     most_rows: the most clients in a block. most_numbers: the most numbers in their rows, but for a single one. Functions of the backend
     alone, so that sums do not depend on the workers.

@@ -1,4 +1,4 @@
-"""Client memories: what the simulator keeps on behalf of the clients, one row a client.
+"""Client memories: the vectors that the simulator keeps on behalf of the clients, one row per client.
 
 In a deployment these vectors never leave their owners; the simulator holds them only because it plays the clients.
 """
@@ -27,7 +27,7 @@ FIRST_ROWS = 64
 
 
 class Layout(NamedTuple):
-    """How client memories are kept.
+    """The way in which client memories are kept.
 
     lazy: a row exists from its client's first computation. mapped: rows live in a file, of which the system keeps in RAM what it
     can spare. expected: bytes that a run is expected to touch.
@@ -77,11 +77,11 @@ class Memory:
             self._rows = tuple(self._grown(slot, rows, size) for slot, rows in zip(self.names, self._rows, strict=True))
 
     def read(self, clients: np.ndarray) -> Slots:
-        """The rows (G, d) of these clients, to be left as they are: views where they lie together. They must be reserved."""
+        """The rows (G, d) of these clients, which must not be changed: they are views where they lie together. They must be reserved."""
         return tuple(rows[self._index(clients)] for rows in self._rows)
 
     def write(self, clients: np.ndarray, memory: Slots) -> None:
-        """Replaces the rows of these clients, by what may be views of old rows of another slot."""
+        """Replaces the rows of these clients; the new rows may be views of old rows of another slot."""
         storages = {rows.untyped_storage().data_ptr() for rows in self._rows}
         views = [len(memory) > 1 and new.untyped_storage().data_ptr() in storages for new in memory]
         memory = tuple(new.clone() if view else new for new, view in zip(memory, views, strict=True))
@@ -89,12 +89,12 @@ class Memory:
             rows[self._index(clients)] = new.to(rows.dtype)
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: the used rows, and with a lazy layout whose they are."""
+        """The state for a checkpoint: the used rows and, with a lazy layout, the clients that own them."""
         held = {f"memory.{slot}": rows[: self._used].cpu() for slot, rows in zip(self.names, self._rows, strict=True)}
         return held | ({"place": torch.from_numpy(self._place)} if self.layout.lazy and self.names else {})
 
     def load(self, tensors: dict[str, Tensor], own: np.ndarray | None = None) -> None:
-        """Takes over what `state` gave, of any layout and this memory's own too; own: the clients to keep, by default all.
+        """Takes over a `state` of any layout, including this memory's own. own: the clients to keep, by default all.
 
         Every other client is where it was at the start, whatever the memory held before.
         """
@@ -132,7 +132,7 @@ class Memory:
 
 
 class MappedFile:
-    """A file of zeros without a name, which grows on the disk up to `size` bytes and is gone with its mapping."""
+    """A file of zeros without a name. It grows on the disk up to `size` bytes and disappears with its mapping."""
 
     def __init__(self, prefix: str, size: int) -> None:
         """Raises TrainingFailed where it cannot be made."""
@@ -196,7 +196,7 @@ def _without_room(size: int, error: OSError) -> TrainingFailed:
 
 
 def merged(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The states of the ranks of a run, each of which holds other clients, as one."""
+    """The states of the ranks of a run as one; each rank holds other clients."""
     if len(states) == 1 or not states[0]:
         return states[0]
     place = torch.full_like(states[0]["place"], NOWHERE)
@@ -222,7 +222,7 @@ def dense_rows(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def layout_for(slots: int, clients: int, like: Tensor, computing: float, limit: int | None) -> Layout:
-    """How the memories of a run are kept: in RAM within the limit, else in a mapped file.
+    """The layout of a run's memories: in RAM within the limit, else in a mapped file.
 
     computing: the expected share of clients that ever compute; below 1 rows are made when they are needed. limit: bytes of RAM
     allowed, by default half of what the machine has free. Only CPU memories can be mapped.

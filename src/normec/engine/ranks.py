@@ -29,13 +29,13 @@ PATIENCE = timedelta(minutes=30)
 
 
 def processes() -> int:
-    """How many torchrun has started, or one."""
+    """The number of processes that torchrun has started, or one."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among the `size` ones of a run. held: the group in which they meet; empty for the one that torch has by default.
+    """One process among the `size` processes of a run. held: the group in which they meet; empty for torch's default group.
 
     Gloo ends a group with its last reference, and only then are the others told. Nobody else may hold it: an error's traceback would.
     """
@@ -47,7 +47,7 @@ class Ranks:
     @classmethod
     @contextlib.contextmanager
     def joined(cls) -> Iterator[Ranks]:
-        """The ranks that torchrun started, or one alone; to be entered by all of them, once for each run.
+        """The ranks that torchrun started, or one alone. All of them must enter it, once per run.
 
         They meet in a group of this run alone, which ends with it; one that the caller has made stays as it is.
         """
@@ -65,16 +65,16 @@ class Ranks:
 
     @property
     def group(self) -> distributed.ProcessGroup | None:
-        """In which the ranks meet; None for torch's own."""
+        """The group in which the ranks meet; None for torch's own."""
         return self.held[0] if self.held else None
 
     @property
     def first(self) -> bool:
-        """Whether this one writes and draws."""
+        """Whether this rank writes and draws."""
         return self.rank == 0
 
     def own(self, clients: np.ndarray) -> np.ndarray:
-        """Those of some clients that are this rank's."""
+        """The clients among these that belong to this rank."""
         mine: np.ndarray = clients[clients % self.size == self.rank]
         return mine
 
@@ -83,7 +83,7 @@ class Ranks:
         return self._together(tensor, lambda: distributed.all_reduce(tensor, group=self.group))
 
     def combine(self, sums: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums (n,) added up and the largest of the others (m,) over the ranks, in one all_reduce of n + size · m numbers."""
+        """The sums (n,) added over the ranks, and the maxima (m,) over the ranks, in one all_reduce of n + size · m numbers."""
         if self.size == 1:
             return sums, largest
         slots = torch.zeros(self.size, len(largest), dtype=sums.dtype, device=sums.device)
@@ -102,7 +102,7 @@ class Ranks:
         return box[0]
 
     def gather(self, value: T) -> list[T]:
-        """On rank 0 the values of all ranks, elsewhere nothing."""
+        """The values of all ranks on rank 0, and nothing elsewhere."""
         if self.size == 1:
             return [value]
         boxes: list[Any] | None = [None] * self.size if self.first else None

@@ -1,4 +1,4 @@
-"""How a run computes: the `[engine]` section. Nothing here changes what is computed, up to rounding."""
+"""The `[engine]` section: how a run computes. Nothing here changes the result, up to rounding."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Vmap:
 
 
 def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | None:
-    """Why a model cannot be computed by vmap, tried on a few samples; None where it can."""
+    """The reason why vmap cannot compute a model, tried on a few samples; None where it can."""
     if model.stochastic:
         return "its forward pass draws random numbers"
     if model.keeps:

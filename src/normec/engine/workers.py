@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """A pool of threads with a model each; results come in the order of the tasks, whoever computed them.
+    """A pool of threads with one model each; results come in the order of the tasks, whichever thread computed them.
 
     Every worker computes on one core, also when it is alone, so that results are bit-equal for any number of workers.
     """
@@ -41,7 +41,7 @@ class Workers:
         torch.set_num_threads(self._threads_before)
 
     def map(self, work: Callable[[FlatModel, Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """work(model, task) for each task, in order; at most two tasks a worker wait at a time."""
+        """work(model, task) for each task, in order; at most two tasks per worker wait at a time."""
         waiting = iter(tasks)
         first = list(itertools.islice(waiting, 2))
         if self._count == 1 or len(first) < 2:  # another thread would only move the work, to where memory is cold

@@ -1,4 +1,4 @@
-"""Losses, accuracy and other metrics of a model on a federation, pooled and by client; pure reads that no random stream notices."""
+"""Losses, accuracy and other metrics of a model on a federation, pooled and by client. They only read, and use no random stream."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Scores(NamedTuple):
     broken: tuple[Hashable, ...] = ()
 
     def row(self) -> dict[str, Any]:
-        """As in metrics.jsonl."""
+        """The scores as metrics.jsonl holds them."""
         left_out = {"broken"} if self.metrics else {"broken", "metrics"}
         return {name: value for name, value in self._asdict().items() if name not in left_out}
 
@@ -115,7 +115,7 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[
 
 
 def refuse_broken(scores: Scores, rounds_done: int, clients: int) -> None:
-    """Ends a run of so many clients whose losses after so many rounds are not finite, naming whose where that may be told.
+    """Ends a run whose losses are not finite; the error names the clients where that may be told.
 
     Raises:
         TrainingFailed: where a loss is not finite.
@@ -154,7 +154,7 @@ def by_client(model: FlatModel, x: Tensor, federation: Federation) -> ByClient:
 
 
 class ByClient(Sequence[dict[str, Any]]):
-    """Of each client its id, its numbers of training and test samples, and on the latter mean loss and accuracy, None without any.
+    """The rows of `by_client`: a client's id, its numbers of training and test samples, and its test loss and accuracy (None without any).
 
     Rows are made when they are asked for, since a million of them are large. ids, train_samples, test_samples: of the M clients.
     """
@@ -191,8 +191,8 @@ class ByClient(Sequence[dict[str, Any]]):
 
 
 def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """How unlike the clients of `by_client` fare: of their accuracies (of losses where nothing is classified) mean, median, best
-    and the mean of the worst tenth; None where no client has test data.
+    """How differently the clients of `by_client` fare: mean, median, best and the mean of the worst tenth of their accuracies (of their
+    losses where nothing is classified); None where no client has test data.
     """
     tested = [(row["test_accuracy"], row["test_loss"]) for row in rows if row["test_samples"]]
     classifies = bool(tested) and all(accuracy is not None for accuracy, _ in tested)
@@ -214,7 +214,7 @@ def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 @torch.no_grad()
 def objective(model: FlatModel, x: Tensor, federation: Federation) -> float:
-    """f(x): the mean over all clients of the mean loss on their whole data, zero for one without; NaN where the model fails on one."""
+    """f(x): the mean over all clients of the mean loss on their whole data, zero without samples; NaN where the model fails on one."""
     return float(client_losses(model, x, federation, tolerant=True).sum()) / len(federation)
 
 

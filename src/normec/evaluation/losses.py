@@ -1,4 +1,4 @@
-"""The mean loss of each client, many clients at once."""
+"""The mean loss of each client, computed for many clients at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW_SAMPLES = 17
 
 @torch.no_grad()
 def client_losses(model: FlatModel, x: Tensor, federation: Federation, tolerant: bool = False) -> Tensor:
-    """The mean loss of each client with samples, in float64; with `tolerant` NaN for one on whose samples the model fails.
+    """The mean loss of each client with samples, in float64. With `tolerant` it is NaN where the model fails on a client's samples.
 
     Raises:
         ModelFailed: where it fails on a client's samples, naming it; not with `tolerant`.
@@ -45,7 +45,7 @@ def _losses(model: FlatModel, x: Tensor, federation: Federation, first: int, las
 
 
 def mean_losses(model: FlatModel, outputs: Tensor, targets: Tensor, sizes: np.ndarray) -> Tensor:
-    """The mean losses of clients that hold so many of the samples (no zeros), in their order.
+    """The mean losses of clients that hold these numbers of the samples (no zeros), in their order.
 
     Those of few samples under the plain cross-entropy are taken at once, in the very steps of the loss itself.
     """

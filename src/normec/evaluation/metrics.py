@@ -1,4 +1,4 @@
-"""Metrics of the test set beside loss and accuracy: by import path with arguments, and the errors of a regression."""
+"""Metrics of the test set beside loss and accuracy: metrics by import path with arguments, and the errors of a regression."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SMALLER_IS_BETTER = ("train_loss", "test_loss", "rmse")
 
 
 class Metric(Protocol):
-    """What a torchmetrics metric does."""
+    """The interface of a torchmetrics metric."""
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Takes in a batch."""
+        """Adds a batch."""
 
     def compute(self) -> Any:
         """The value over all batches, a number."""
@@ -32,14 +32,14 @@ class Metric(Protocol):
 
 
 class NamedMetric(Settings):
-    """A metric by its import path, and the arguments that it is made with."""
+    """A metric by its import path, and the arguments with which it is made."""
 
     name: Text
     arguments: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """Such as MulticlassF1Score(average=micro)."""
+        """The name with its arguments, such as MulticlassF1Score(average=micro)."""
         given = ", ".join(f"{key}={value}" for key, value in self.arguments.items())
         return self.name.rpartition(":")[2] + (f"({given})" if given else "")
 
@@ -84,7 +84,7 @@ class R2:
 
 
 def built(chosen: list[NamedMetric], reading: Reading, classes: int | None, labels: int) -> dict[str, Metric]:
-    """Metrics by their names, or paths where two have one name; of estimates of numbers also the errors `rmse` and `r2`.
+    """Metrics by name, or by path where two share a name; for estimates of numbers also the errors `rmse` and `r2`.
 
     One that asks for `task`, `num_classes`, `num_labels` or `ignore_index` is told. labels: how many targets a sample has.
 

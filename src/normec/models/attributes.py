@@ -1,4 +1,4 @@
-"""What a module holds beside its parameters and buffers, so that one that keeps something of its samples is noticed."""
+"""The attributes of a module beside its parameters and buffers, so that a module that stores something of its samples is noticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KNOWN = {"_parameters", "_buffers", "_modules", "training"}
 
 
 def held(module: nn.Module) -> dict[str, object]:
-    """A hash of the value of each plain attribute of a module and of those in it; of one that cannot be hashed, who it is."""
+    """A hash of each plain attribute of a module and its submodules; the identity of an attribute that cannot be hashed."""
     return {
         f"{prefix}.{name}" if prefix else name: _hash(value)
         for prefix, part in module.named_modules()
@@ -23,7 +23,7 @@ def held(module: nn.Module) -> dict[str, object]:
 
 
 def changed(before: dict[str, object], after: dict[str, object]) -> str | None:
-    """The first attribute that is new, gone or another."""
+    """The first attribute that is new, removed or changed."""
     return next((name for name in [*before, *after] if before.get(name) != after.get(name)), None)
 
 

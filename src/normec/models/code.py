@@ -1,4 +1,4 @@
-"""A hash of what functions and objects of one's own compute, so that a run does not resume with another loss of the same name."""
+"""A hash of what user-defined functions and objects compute, so that a run does not resume with another loss of the same name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def code_of(thing: Any) -> str | None:
-    """A hash of the code of a function, a class, a module or any object; None where all of it is of installed packages.
+    """A hash of the code of a function, a class, a module or any object; None where all of it comes from installed packages.
 
-    Of functions the bytecode, the constants, the defaults and closed-over plain values; of what they name in their own modules the
-    same; of objects their classes' methods and, of modules, hooks and an instance's own functions. The values that a function
+    For a function it covers the bytecode, the constants, the defaults and closed-over plain values, and the same for what the function
+    names in its own module. For an object it covers the methods of its class and, for a module, hooks and an instance's own functions. The
+    values that a function
     reads elsewhere (files, installed packages, objects) are not seen.
     """
     digest = hashlib.blake2b(digest_size=16)

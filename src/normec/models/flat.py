@@ -100,12 +100,12 @@ class FlatModel:
 
     @property
     def counters(self) -> Tensor:
-        """Which numbers of the moving buffers (bool, (m,)) are whole."""
+        """Mask (bool, (m,)) of the moving buffers' numbers that are whole."""
         kinds = [torch.full((buffer.numel(),), not buffer.is_floating_point(), device=buffer.device) for _, _, buffer, _ in self._moving()]
         return torch.cat(kinds) if kinds else torch.zeros(0, dtype=torch.bool, device=self.vector.device)
 
     def start_from(self, buffers: Tensor) -> None:
-        """Makes these (m,) the values that the moving buffers are put back to."""
+        """Sets the values (m,) to which the moving buffers are restored."""
         saved = [saved for _, _, _, saved in self._moving()]
         for values, part in zip(saved, torch.split(buffers, [each.numel() for each in saved]), strict=True):
             values.copy_(part.view(values.shape))
@@ -118,7 +118,7 @@ class FlatModel:
         return [self._buffers[position] for position in self.moving]
 
     def local_update(self, x: Tensor, samples: tuple[Tensor, Tensor], schedule: Sequence[Batch], steps: LocalSteps, out: Tensor) -> None:
-        """Writes g = (x − T(x)) / γ into `out` (d,): the mean of the directions taken on the way from x (d,).
+        """Writes g = (x − T(x)) / γ into `out` (d,): the mean of the directions along the way from x (d,).
 
         Computed as that mean and not as a difference, which would cancel for a small γ. A client without samples has f_i = 0, so
         that its direction is the correction alone.
@@ -169,7 +169,7 @@ class FlatModel:
         return outputs
 
     def load(self, x: Tensor) -> nn.Module:
-        """The module, holding the parameters x (d,)."""
+        """The module, with the parameters x (d,) in it."""
         self.enter(x, training=False)
         return self.module
 

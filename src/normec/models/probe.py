@@ -20,7 +20,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def probe(model: FlatModel, samples: tuple[Tensor, Tensor], classes: int | None) -> tuple[Tensor, Fit]:
-    """Notes what the model does beside computing, and returns its outputs, and how its loss takes the targets.
+    """Notes the model's side effects, and returns its outputs and the form in which its loss takes the targets.
 
     Raises:
         BadInput: where it fails, does not fit the loss, or its forward pass changes its parameters.

@@ -1,8 +1,8 @@
-"""What the outputs of a model mean beside its targets: decided once, by what the loss does to them.
+"""The meaning of a model's outputs, given its targets: decided once, by what the loss does to them.
 
-Nobody says of a loss of one's own whether it classifies. A score per class is what the loss raises for the target's class above all
-others; one score of two classes is what it raises for the second class and lowers for the first, wherever the score stands; an
-estimate of a number is what it draws to the target from both sides. Where it does none of these, no accuracy is named.
+A user-defined loss does not say whether it classifies. Outputs are scores per class where the loss raises that of the target's class above
+all others; one score for two classes where the loss raises it for the second class and lowers it for the first, wherever it stands; an
+estimate of a number where the loss draws it to the target from both sides. Otherwise no accuracy is named.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Fit(NamedTuple):
 
 
 def fits(outputs: Tensor, targets: Tensor) -> Iterator[Fit]:
-    """The ways in which targets may suit outputs, the plainest first."""
+    """The ways in which targets may fit outputs, the plainest first."""
     axes = [0]
     if outputs.shape == (*targets.shape, 1):
         axes.append(1)
@@ -53,7 +53,7 @@ def fits(outputs: Tensor, targets: Tensor) -> Iterator[Fit]:
 
 class Reading(NamedTuple):
     """kind: "classes" (a score for each, the largest wins), "score" (one of two classes, the second where it is above `threshold`),
-    "numbers" (estimates of the targets), or None for outputs of which none of these is known.
+    "numbers" (estimates of the targets), or None for outputs whose meaning is unknown.
 
     axis: of the scores. pair: the targets that stand for the two classes. ignored: targets that do not count; left_out: whether the
     data hold any.
@@ -81,14 +81,14 @@ class Reading(NamedTuple):
         return (targets == self.pair[1]).long() if self.kind == "score" else targets
 
     def counted(self, targets: Tensor) -> Tensor:
-        """Which targets count, (n, …)."""
+        """Mask (n, …) of the targets that count."""
         counts = torch.ones_like(targets, dtype=torch.bool)
         for value in self.ignored:
             counts &= targets != value
         return counts
 
     def right(self, outputs: Tensor, targets: Tensor) -> tuple[int, int]:
-        """How many targets are named rightly, and how many count; (0, 0) where nothing is classified."""
+        """The number of targets that are named correctly, and the number that count; (0, 0) where nothing is classified."""
         if not self.classifies:
             return 0, 0
         hits = self.predicted(outputs, targets) == self.labels(targets)
@@ -98,19 +98,19 @@ class Reading(NamedTuple):
         return int((hits & counts).sum()), int(counts.sum())
 
     def largest_share(self, targets: Tensor) -> float | None:
-        """What naming the commonest class alone gets right; None where nothing is classified."""
+        """The share of targets that always naming the commonest class gets right; None where nothing is classified."""
         counted = self.labels(targets)[self.counted(targets)]
         return float(counted.bincount().max()) / len(counted) if self.classifies and len(counted) else None
 
     def probability(self, outputs: Tensor) -> Tensor:
-        """Of the second of two classes, in float64."""
+        """The probability of the second of two classes, in float64."""
         if self.kind == "classes":
             return outputs.double().softmax(self.axis).select(self.axis, 1)
         return outputs.double() if self.threshold else outputs.double().sigmoid()
 
 
 def reading_of(loss: Loss, outputs: Tensor, targets: list[Tensor], classes: int | None) -> Reading:
-    """How the outputs (n, …) of a few samples are to be read. targets: all of them, as the loss takes them, training and test."""
+    """The reading of the outputs (n, …) of a few samples. targets: those of all samples, training and test, as the loss takes them."""
     one = Trial(loss, tuple(outputs.shape[1:]), tuple(targets[0].shape[1:]), outputs.dtype, targets[0].dtype)
     if classes is not None and not targets[0].is_floating_point():
         for axis in one.axes(classes):
@@ -129,7 +129,7 @@ def reading_of(loss: Loss, outputs: Tensor, targets: list[Tensor], classes: int 
 
 
 def mixes(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
-    """Whether the loss of a batch is seen to be another than the mean of its samples' losses, as where outputs (n, 1) meet targets (n,)."""
+    """Whether the loss of a batch is seen to differ from the mean of its samples' losses, as where outputs (n, 1) meet targets (n,)."""
     try:
         together = loss(outputs, targets)
         alone = torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
@@ -139,13 +139,13 @@ def mixes(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
 
 
 def ignore_index(loss: Loss) -> int:
-    """The target that a cross-entropy passes over; torch's default where a loss names none."""
+    """The target that a cross-entropy ignores; torch's default where a loss names none."""
     named = loss.keywords.get("ignore_index") if isinstance(loss, functools.partial) else getattr(loss, "ignore_index", None)
     return named if isinstance(named, int) else -100
 
 
 def strangers(targets: list[Tensor], classes: int | None) -> list[int]:
-    """Whole numbers among the targets that are no class."""
+    """The whole numbers among the targets that are not classes."""
     if classes is None or targets[0].is_floating_point():
         return []
     odd = [each[(each < 0) | (each >= classes)].cpu() for each in targets]
@@ -153,24 +153,24 @@ def strangers(targets: list[Tensor], classes: int | None) -> list[int]:
 
 
 def passes_over(loss: Loss, outputs: Tensor, targets: Tensor, value: int) -> bool:
-    """Whether a loss leaves a target out that is no class."""
+    """Whether a loss ignores a target that is not a class."""
     one = Trial(loss, tuple(outputs.shape[1:]), tuple(targets.shape[1:]), outputs.dtype, targets.dtype)
     pull = one.pull(one.scores(), value)
     return pull is not None and not bool(pull.nan_to_num(0.0).any())
 
 
 def names_two_classes(loss: Loss) -> bool:
-    """Whether a loss tells two classes apart by one score, as binary cross-entropy does."""
+    """Whether a loss separates two classes by one score, as binary cross-entropy does."""
     return Trial(loss, (1,), (1,), torch.float32, torch.float32).threshold(PAIRS[0]) is not None
 
 
 def outputs_asked(loss: Loss, targets: Tensor, classes: int | None) -> int:
-    """How many outputs a sample should have: a score for each class, or one number for each target (n, …)."""
+    """The number of outputs that a sample should have: a score for each class, or one number for each target (n, …)."""
     return targets[:1].numel() if classes is None or names_two_classes(loss) else classes
 
 
 def wanted(loss: Loss) -> Literal["classes", "numbers"] | None:
-    """What targets a loss asks for, where that is known: classes for torch's cross-entropies, numbers for what draws to its targets."""
+    """The targets that a loss expects, where known: classes for torch's cross-entropies, numbers for a loss that draws to its targets."""
     if loss in (functional.cross_entropy, functional.nll_loss) or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
         return "classes"
     counts = loss is functional.poisson_nll_loss or isinstance(loss, nn.PoissonNLLLoss)
@@ -201,7 +201,7 @@ class Trial:
                 yield axis
 
     def scores(self) -> Tensor:
-        """Between 0.2 and 0.8, so that a loss which takes probabilities takes them too."""
+        """Scores between 0.2 and 0.8, so that a loss which takes probabilities accepts them too."""
         generator = torch.Generator().manual_seed(0)
         return 0.2 + 0.6 * torch.rand((TRIED, *self.outputs), generator=generator, dtype=self.dtype)
 

@@ -1,4 +1,4 @@
-"""Where a model starts other than at its random initialisation: the weights of a run, or of a file."""
+"""A model's start from the weights of a run or of a file, in place of its random initialisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = "a run's folder, a .safetensors file, or a state dict that torch.save wr
 
 
 def start_from(module: nn.Module, path: Path) -> str:
-    """Puts a module's parameters and buffers at those of a run's folder or of a file; returns a hash of them.
+    """Sets a module's parameters and buffers to those of a run's folder or of a file; returns a hash of them.
 
     No code of the file runs: a state dict of torch is loaded with weights_only.
 
@@ -49,7 +49,7 @@ def start_from(module: nn.Module, path: Path) -> str:
 
 
 def start_note(path: Path, private: bool) -> str:
-    """What to tell of a start; private: whether this run makes a claim."""
+    """The note on a start. private: whether this run makes a claim."""
     if not private:
         return f"the model starts from {path}"
     told = f"warning: the model starts from {path}, and the claim is that of this run alone"

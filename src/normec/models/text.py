@@ -8,12 +8,12 @@ from normec.data.alphabet import ALPHABET
 
 
 class CharLM(nn.Module):
-    """The next character after a window: an embedding of 32 numbers, one LSTM with 96 units, and one linear layer on its last state.
+    """Predicts the next character after a window: an embedding of 32 numbers, one LSTM with 96 units, one linear layer on its last state.
 
     The task is LEAF's on Shakespeare (Caldas et al. 2018), the network a smaller one. d = 62,433.
 
     Raises:
-        ValueError: for samples that are no windows of text, or other classes than the alphabet's.
+        ValueError: for samples that are not windows of text, or other classes than the alphabet's.
     """
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:

@@ -30,8 +30,8 @@ class Model(Settings):
 
     norm: of cnn and resnet20, "group" (by default) or "batch", whose running statistics only runs without privacy allow.
     start: the folder of a run, a .safetensors file or a state dict, whose weights the model starts from.
-    class_weights: of cross-entropy, what a sample of each class counts. Constants: computed from the clients' data they would be a
-    release of their own.
+    class_weights: the weight of a sample of each class under cross-entropy. They are constants: weights computed from the clients' data
+    would be a separate release.
     """
 
     name: Text = "logistic"
@@ -47,7 +47,7 @@ class Model(Settings):
             raise BadInput("class_weights", problem)
 
     def resolved(self) -> Model:
-        """With the path of a start made absolute."""
+        """The same section with the path of a start made absolute."""
         return self if self.start is None else self.model_copy(update={"start": str(Path(self.start).absolute())})
 
 
@@ -88,7 +88,7 @@ def factory(model: Model) -> Factory:
 
 
 def address(make: Factory) -> dict[str, str] | None:
-    """What names a factory in a `[model]` section; None for one that cannot be imported again."""
+    """The name of a factory in a `[model]` section; None for a factory that cannot be imported again."""
     if isinstance(make, functools.partial):
         inner = address(make.func)
         return None if inner is None or make.args or set(make.keywords) != {"norm"} else inner | {"norm": str(make.keywords["norm"])}

@@ -1,4 +1,4 @@
-"""Operators: from a vector to a message, and the bound that it guarantees."""
+"""Operators: maps from a vector to a message, each with the norm bound that it guarantees."""
 
 from normec.operators.base import ClipNorm, Clipping, Identity, Operator, SmoothedNormalization, Uniform, margin, row_norms, usable
 from normec.operators.compressors import Compressed, Natural, RandK, TopK

@@ -1,7 +1,7 @@
-"""Operators: what makes a message of a row. Each carries the norm bound that it guarantees, infinite for none.
+"""Operators: maps that turn a row into a message. Each carries the norm bound that it guarantees, which is infinite where there is none.
 
 Privacy rests on these bounds, so rounding must not break them: a scaled row is kept strictly inside its ball (by 1e-5 in
-float32, 1e-13 in float64), by more than its norm can be wrong, and a row that is not finite, or longer than 1e30, gives zero.
+float32, 1e-13 in float64), by more than the error of its norm, and a row that is not finite, or longer than 1e30, gives zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 LARGEST_NORM = 1e30
-"""A longer row has diverged, and is treated as a non-finite one: its products would leave float32's range."""
+"""A longer row has diverged, and is treated as non-finite: its products would leave float32's range."""
 SMALLEST_FACTOR = 1e-36
 """A row that would shrink by more gives zero: float32 holds no smaller factor to full precision."""
 
@@ -35,13 +35,13 @@ BYTES_OF_A_NUMBER = 4
 """Vectors travel as float32, whatever the simulation computes in."""
 
 Uniform = Callable[[], Tensor]
-"""Makes independent uniform numbers in [0, 1), (G, d), one keyed stream a row."""
+"""Makes independent uniform numbers in [0, 1), (G, d), from one keyed stream per row."""
 
 
 class Operator:
     """A map of rows (G, d) to rows (G, d); zero rows, and rows that are not finite, give zero.
 
-    bound: the largest norm of an output row, for any input; infinite for an operator that nothing private can rest on.
+    bound: the largest norm of an output row, for any input; infinite for an operator on which nothing private can rest.
     """
 
     bound: float = math.inf
@@ -51,7 +51,7 @@ class Operator:
         raise NotImplementedError
 
     def saturates(self, norms: Tensor) -> Tensor:
-        """Of inputs with these norms (G,), which ones (bool, (G,)) lose their length to the bound."""
+        """Mask (bool, (G,)) of the inputs, with these norms (G,), that lose their length to the bound."""
         return torch.zeros_like(norms, dtype=torch.bool)
 
     def message_bytes(self, d: int) -> int:
@@ -93,7 +93,7 @@ def _norms(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def usable(norms: Tensor) -> Tensor:
-    """Which rows (bool, (G,)) with these norms are finite and have not diverged."""
+    """Mask (bool, (G,)) of the rows, with these norms, that are finite and have not diverged."""
     return norms < LARGEST_NORM
 
 
@@ -132,7 +132,7 @@ class Clipping(Operator):
 
 
 def margin(dtype: torch.dtype) -> float:
-    """The relative distance kept from the bound: above the rounding of the factor, the product and the norm."""
+    """The relative distance that is kept from the bound; it exceeds the rounding of the factor, the product and the norm."""
     return 1e-13 if dtype == torch.float64 else 1e-5
 
 

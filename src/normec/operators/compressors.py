@@ -20,7 +20,7 @@ BITS_OF_A_POWER = 9
 
 @dataclass(frozen=True)
 class TopK(Operator):
-    """The k coordinates of largest size, and zeros: ‖C(g) − g‖² <= (1 − k/d) ‖g‖². Reference: Alistarh et al. 2018."""
+    """Keeps the k coordinates of largest size: ‖C(g) − g‖² <= (1 − k/d) ‖g‖². Reference: Alistarh et al. 2018."""
 
     k: int
 
@@ -33,7 +33,7 @@ class TopK(Operator):
 
 @dataclass(frozen=True)
 class RandK(Operator):
-    """k coordinates drawn uniformly, unscaled, and zeros: E‖C(g) − g‖² = (1 − k/d) ‖g‖². Reference: Stich et al. 2018."""
+    """Keeps k coordinates drawn uniformly, unscaled: E‖C(g) − g‖² = (1 − k/d) ‖g‖². Reference: Stich et al. 2018."""
 
     k: int
 
@@ -48,7 +48,7 @@ class RandK(Operator):
 
 @dataclass(frozen=True)
 class Natural(Operator):
-    """Each coordinate rounded at random to a neighbouring power of two, without bias, then times 8/9.
+    """Rounds each coordinate at random to a neighbouring power of two, without bias, then multiplies by 8/9.
 
     Rounding alone has E‖C(g) − g‖² <= ‖g‖²/8; the factor 1/(1 + 1/8) makes it a contraction, as error feedback needs:
     E‖C(g) − g‖² <= ‖g‖²/9. Reference: Horváth et al. 2019 (natural compression); Richtárik et al. 2021 (the factor).

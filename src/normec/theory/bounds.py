@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 as functions: what bounds min_k E‖∇f(x^k)‖, under which conditions.
+"""Theorems 1 and 2 as functions: the bound on min_k E‖∇f(x^k)‖, and its conditions.
 
 Reference: Shulgin et al., *First Provable Guarantees for Practical Private FL*, Theorems 1 and 2, with the normalized server
 step and every client moving its memory. "paper" is the paper's form; "sharper" the same proof with less given away:
@@ -124,7 +124,7 @@ def largest_eta(s: Setting) -> float:
 
 
 def conditions(s: Setting) -> list[Condition]:
-    """The conditions under which the theorems hold; with T = 1 (GD) those of the drift fall away.
+    """The conditions under which the theorems hold; with T = 1 (GD) the conditions on the drift fall away.
 
     The memory condition is sharper than the paper's β/(α + R) < 1. With β <= α it follows from the others; with β > α one move
     of a residual r, to r times the size of 1 − β/(α + r), is not monotone, and peaks at (√β − √α)² where it overshoots.

@@ -1,4 +1,4 @@
-"""The constants of a problem that the theorems ask for: L, lower bounds, heterogeneity.
+"""The constants of a problem that the theorems need: L, lower bounds, heterogeneity.
 
 Certified for linear models, with least squares exact and softmax regression bounded from above; an estimate otherwise.
 They are those of f, the mean over all clients of the loss on all of each one's samples, whatever is scored in a round.
@@ -102,7 +102,7 @@ def _infimum(system: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def largest_eigenvalue(features: np.ndarray) -> float:
-    """λ_max(AᵀA/n) of features (n, d), or an upper bound of it that is proven: within 5% up to an order of `LARGEST_FACTORED`.
+    """λ_max(AᵀA/n) of features (n, d), or a proven upper bound of it: within 5% up to an order of `LARGEST_FACTORED`.
 
     Of the smaller Gram matrix G: where eigenvalues take too long, cI − G has a Cholesky factor, so that c is above them all; and
     where that does too, the trace or the largest row of |A|ᵀ|A| (Gershgorin), which may be far above.

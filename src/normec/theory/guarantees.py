@@ -1,4 +1,4 @@
-"""Which guarantee of convergence covers a run: the one place that decides it, for every table, summary, report, plan and verdict."""
+"""The guarantee of convergence that covers a run: the one place that decides it, for every table, summary, report, plan and verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Guarantee(NamedTuple):
 
 
 def guarantee(algorithm: Algorithm, server: ServerStep, local: LocalMethod | None, mechanism: Mechanism) -> Guarantee:
-    """What is proven of a run. local: None in a deployment, where the train function is another's.
+    """The guarantee that is proven for a run. local: None in a deployment, where the clients' app provides the train function.
 
     Only the classes of this library themselves are covered: a subclass may compute anything. An algorithm of one's own shows what its
     own class states.

@@ -80,13 +80,13 @@ class Goal(Settings):
         return self.delta if self.delta is not None else default_delta(self.clients)
 
     def noise(self, rounds: int) -> float:
-        """σ for messages of norm 1: on the sum under "central", of each participant under "secagg" and "local"; 0 for none."""
+        """σ for messages of norm 1: on the sum under "central", from each participant under "secagg" and "local"; 0 under "none"."""
         if self.epsilon is None:
             return 0.0
         return calibrate(self.mechanism(rounds), self.epsilon, self.chosen_delta)
 
     def mechanism(self, rounds: int) -> Mechanism:
-        """How so many rounds release, without noise yet."""
+        """The mechanism of these rounds, still without noise."""
         participation = Full() if self.rate == 1 else Poisson(rate=self.rate)
         trust = trust_model(self.trust, self.min_honest, self.colluders)
         return Mechanism(trust=trust, adjacency=self.adjacency, participation=participation, clients=self.clients, rounds=rounds)

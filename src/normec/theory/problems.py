@@ -1,4 +1,4 @@
-"""Problems whose constants are known, to put the theorems to the test: as data and model of a run.
+"""Problems whose constants are known, as data and model of a run, on which the theorems can be tested.
 
 normec train data.source=normec.theory.problems:quadratics model.name=normec.theory.problems:linear
 model.loss=normec.theory.problems:half_squares theory.check=true …

@@ -1,4 +1,4 @@
-"""What a model and its loss compute, as far as that can be known: linear models by their exact parts."""
+"""Recognition of what a model and its loss compute, as far as it can be known: linear models by their exact parts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def recognised(model: FlatModel, federation: Federation) -> Problem | None:
 
 
 def agrees(problem: Problem, model: FlatModel, samples: tuple[Tensor, Tensor], features: np.ndarray, x: np.ndarray) -> bool:
-    """Whether the loss and the gradient that torch computes of a client's samples at x (d,) are those of the formula.
+    """Whether the loss and the gradient that torch computes on a client's samples at x (d,) are those of the formula.
 
     features: as `Problem.values` takes them. This finds a loss, a layer or a gradient that was patched or hooked.
     """
@@ -96,7 +96,7 @@ def agrees(problem: Problem, model: FlatModel, samples: tuple[Tensor, Tensor], f
 
 
 def untouched(part: nn.Module) -> bool:
-    """Whether a module has no hooks, also on its weights, and no function of its own beside those of its class."""
+    """Whether a module has no hooks, including on its weights, and no functions beside those of its class."""
     held = vars(part)
     hooks = any(bool(value) for name, value in held.items() if "_hooks" in name and not name.endswith(("_with_kwargs", "_always_called")))
     own = any(callable(value) for value in held.values())
