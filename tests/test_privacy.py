@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import normec
 from conftest import quadratic
-from normec.privacy import Central, Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, trust_model
+from normec.privacy import Central, Mechanism, SpentSoFar, affordable_rounds, calibrate, epsilon, trust_model, without_replacement
 from normec.privacy.account import Account
-from normec.privacy.amplified import pld
+from normec.privacy.amplified import pld, rdp
 from normec.privacy.ledger import read
 from normec.privacy.participation import Fixed, Full, Participation, Poisson
 from normec.streams import Streams
@@ -126,7 +126,7 @@ def test_a_fixed_cohort_is_never_accounted_as_poisson() -> None:
     poisson, fixed, full = (epsilon(mechanism(2.0, part, 100, clients=100), 1e-5) for part in (Poisson(0.1), Fixed(0.1), Full()))
     assert full.epsilon > fixed.epsilon > poisson.epsilon
     replaced = epsilon(mechanism(2.0, Fixed(0.1), 100, "replace-one", clients=100), 1e-5)
-    assert replaced.accountant == "RDP" and replaced.epsilon > poisson.epsilon
+    assert replaced.epsilon > fixed.epsilon
 
 
 def test_no_pair_of_messages_tells_more_than_opposite_ones() -> None:
@@ -275,14 +275,15 @@ def test_a_fixed_cohort_divides_by_its_own_size() -> None:
 
 
 def test_fixed_cohorts_under_replacement_by_dp_accounting_itself() -> None:
-    """Its RDP takes the noise over the distance by which one client moves the sum, which is 2 C."""
+    """Its RDP takes the noise over the distance by which one client moves the sum, which is 2 C; the tight bound is below."""
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(100, 5, dp_accounting.GaussianDpEvent(6.0 / 2)), 50)
-    spent = epsilon(mechanism(6.0, Fixed(0.05), 50, "replace-one", clients=100), 1e-5)
-    assert spent.epsilon == pytest.approx(accountant.get_epsilon(1e-5)) and spent.accountant == "RDP"
+    fixed = mechanism(6.0, Fixed(0.05), 50, "replace-one", clients=100)
+    assert rdp(fixed, 1e-5).epsilon == pytest.approx(accountant.get_epsilon(1e-5))
+    assert epsilon(fixed, 1e-5).epsilon < rdp(fixed, 1e-5).epsilon
 
 
 @pytest.mark.parametrize(
@@ -315,9 +316,46 @@ def test_very_large_noise_is_not_claimed_to_be_perfect(noise: float, rate: float
     ("noise", "rate", "adjacency", "right"),
     [(3.506, 0.1, "zero-out", 8.0), (14.83, 0.5, "replace-one", 8.0)],
 )
-def test_fixed_cohorts_are_accounted_over_participations(noise: float, rate: float, adjacency: str, right: float) -> None:
-    spent = epsilon(mechanism(noise, Fixed(rate), 300, adjacency, clients=1000), 1e-5)
+def test_fixed_cohorts_with_memories_are_accounted_over_participations(noise: float, rate: float, adjacency: str, right: float) -> None:
+    spent = epsilon(replace(mechanism(noise, Fixed(rate), 300, adjacency, clients=1000), cohort_memories=True), 1e-5)
     assert spent.epsilon == pytest.approx(right, abs=2e-3) and spent.accountant == "gaussian over participations"
+
+
+@pytest.mark.parametrize(
+    ("rate", "adjacency", "right"), [(0.1, "zero-out", 1.917), (0.1, "replace-one", 2.805), (0.5, "replace-one", 10.79)]
+)
+def test_fixed_cohorts_without_memories_take_the_tight_loss_without_replacement(rate: float, adjacency: str, right: float) -> None:
+    plan = mechanism(0.0, Fixed(rate), 300, adjacency, clients=1000)
+    noise = calibrate(plan, 8.0, 1e-5)
+    assert noise == pytest.approx(right, rel=5e-4)
+    assert epsilon(replace(plan, noise_multiplier=noise), 1e-5).accountant == "PLD"
+
+
+@pytest.mark.parametrize(("z", "p"), [(1.0, 0.1), (3.0, 0.5), (0.4, 0.9), (0.2, 1e-3)])
+def test_divergences_without_replacement_by_integration(z: float, p: float) -> None:
+    """∫ max(0, P − e^ε Q), by the rectangle rule."""
+    x = np.linspace(-40 * z - 2, 40 * z + 2, 400_001)
+
+    def normal(mean: float) -> np.ndarray:
+        density: np.ndarray = np.exp(-((x - mean) ** 2) / (2 * z * z)) / (z * math.sqrt(2 * math.pi))
+        return density
+
+    other, ours = (1 - p) * normal(-1), p * normal(1)
+    pairs = {
+        without_replacement.present: (other + ours, other + p * normal(0)),
+        without_replacement.absent: ((1 - p) * normal(1) + p * normal(0), normal(1)),
+        without_replacement.replaced: (other + ours, normal(-1)),
+    }
+    for divergence, (first, second) in pairs.items():
+        for loss in (0.0, 0.1, 0.7, 3.0):
+            right = float(np.maximum(first - math.exp(loss) * second, 0).sum() * (x[1] - x[0]))
+            assert float(divergence(np.array([loss]), z, p)[0]) == pytest.approx(right, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_losses_without_replacement_are_those_of_everyone_at_a_rate_of_one(adjacency: str) -> None:
+    almost = mechanism(2.0, Fixed(1 - 1e-6), 10, adjacency, clients=10**7)
+    assert pld(almost, 1e-5).epsilon == pytest.approx(epsilon(mechanism(2.0, Full(), 10, adjacency), 1e-5).epsilon, rel=1e-4)
 
 
 @pytest.mark.parametrize(("noise", "rate", "rounds"), [(4.7439, 0.1, 300), (6.0, 0.01, 1), (2.0, 0.5, 20)])
@@ -449,13 +487,13 @@ def test_a_subclass_of_privacy_is_refused() -> None:
 def test_fixed_cohorts_are_not_amplified_for_memories_that_move_only_in_them(
     algorithm: normec.Algorithm, follows: bool, tmp_path: Path
 ) -> None:
-    """The Rényi bound without replacement supposes messages that depend on no secret cohort; its claim is smaller."""
+    """The bounds without replacement suppose messages that depend on no secret cohort; its claim is smaller."""
     privacy = normec.Privacy(trust="central", noise_multiplier=6.0, delta=1e-5)
     run = quadratic(
         [[1.0]] * 50, algorithm=algorithm, participation=normec.Fixed(0.06), privacy=privacy, rounds=5, out=tmp_path,
         evaluation=normec.Evaluation(samples=5),
     )  # fmt: skip
-    assert run.summary["accountant"] == ("gaussian over participations" if follows else "RDP")
+    assert run.summary["accountant"] == ("gaussian over participations" if follows else "PLD")
     plain = Mechanism(trust=Central(), noise_multiplier=6.0, participation=Fixed(0.06), clients=50, rounds=5)
     assert run.epsilon == epsilon(replace(plain, cohort_memories=follows), 1e-5).epsilon
     assert Account.of(read(tmp_path / "ledger.jsonl")).spent.epsilon == run.epsilon

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | full | Gaussian, closed form | Gaussian, closed form |
 | poisson | PLD, RDP | PLD, RDP |
-| fixed | RDP, as a special case of replace-one | RDP |
+| fixed | PLD, RDP as a special case of replace-one | PLD, RDP |
 | poisson, fixed | Gaussian over participations | the same at twice the distance |
 
 Under trust secagg and local the adversary knows who takes part: no amplification, but a client spends only in its own

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from normec.privacy import without_replacement
 from normec.privacy.gaussian import Spent, quiet
 from normec.privacy.mechanism import Mechanism
 
@@ -106,20 +107,26 @@ def _divergence(z: float, rate: float, order: float) -> float:
 
 
 def pld_applies(mechanism: Mechanism, delta: float) -> bool:
-    """Whether privacy loss distributions give a bound: they resolve δ, and finish."""
-    small = delta < SMALLEST_PLD_DELTA or mechanism.noise_multiplier / mechanism.distance < SMALLEST_PLD_NOISE
-    return mechanism.sampling == "poisson" and not small and mechanism.rounds <= MOST_PLD_ROUNDS and mechanism.rate <= ALMOST_ONE
+    """Whether privacy loss distributions give a bound: they resolve δ, finish, and are proved of these cohorts and memories."""
+    small = delta < SMALLEST_PLD_DELTA or _relative_noise(mechanism) < SMALLEST_PLD_NOISE
+    proved = mechanism.sampling == "poisson" or (mechanism.sampling == "fixed" and not mechanism.cohort_memories)
+    return proved and not small and mechanism.rounds <= MOST_PLD_ROUNDS and mechanism.rate <= ALMOST_ONE
+
+
+def _relative_noise(mechanism: Mechanism) -> float:
+    """The noise multiplier over how far apart two sums can be, in units of the bound: in a fixed cohort another client takes the place."""
+    return mechanism.noise_multiplier / (2.0 if mechanism.sampling == "fixed" else mechanism.distance)
 
 
 @lru_cache(maxsize=1024)
 def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
-    """Privacy loss distributions, for Poisson sampling; infinite where they do not finish or do not resolve δ.
+    """Privacy loss distributions, of Poisson and fixed cohorts; infinite where they do not finish or do not resolve δ.
 
     grid: the step of the losses, by default refined until it resolves the ε it gives. A larger step gives a larger ε.
     """
     if not pld_applies(mechanism, delta):
         return Spent(math.inf, "PLD")
-    noise = mechanism.noise_multiplier / mechanism.distance
+    noise = _relative_noise(mechanism)
     if mechanism.rounds * mechanism.rate / (2 * noise**2) > MOST_PLD_POINTS * max(1e-3 * (FINE_PLD_NOISE / noise) ** 2, grid or 1e-3):
         return Spent(math.inf, "PLD")
     coarsest = 1e-3 * (FINE_PLD_NOISE / noise) ** 2 if noise < FINE_PLD_NOISE else 0.0
@@ -130,7 +137,8 @@ def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
         while (finer := max(pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds), least)) < 0.9 * grid and not coarsest:
             grid = finer
     try:
-        one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, max(grid, coarsest, least), tails)
+        fixed = mechanism.sampling == "fixed"
+        one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, max(grid, coarsest, least), tails, fixed)
         with quiet():
             return Spent(float(one.self_compose(mechanism.rounds).get_epsilon_for_delta(delta - PLD_ROUNDING)), "PLD")
     except FAILURES:
@@ -149,8 +157,10 @@ def _least_grid(noise: float, rate: float, rounds: int, tails: int) -> float:
 
 
 @lru_cache(maxsize=32)
-def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float, tails: int) -> Any:
+def _one_round(noise_multiplier: float, rate: float, adjacency: str, grid: float, tails: int, fixed: bool) -> Any:
     """The distribution of one round's loss; tails: the logarithm of the mass left to each side of the grid, and counted."""
+    if fixed:
+        return without_replacement.one_round(noise_multiplier, rate, adjacency == "replace-one", grid, tails)
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution
 

@@ -65,10 +65,11 @@ def state_claim(
         silent = f"; each client is silent before its own {own}rounds spend more than ε = {limit:g}" if limit else ""
         beside = f" (before sampling, without amplification{seen}{silent})"
     rate = "" if mechanism.sampling in ("full", OWN) else f" at rate {mechanism.rate:g}"
+    pooled = ", of cohorts that participants do not piece together" if mechanism.sampling == "fixed" and mechanism.trust.at_server else ""
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if total >= 1 / mechanism.clients else ""
     sentence = (
         f"Client-level (ε = {upper(spent.epsilon)}, δ = {total!r}) differential privacy under {mechanism.adjacency} adjacency, "
-        f"trust {mechanism.trust.name} ({mechanism.trust.said}), {mechanism.sampling} sampling{rate}, "
+        f"trust {mechanism.trust.name} ({mechanism.trust.said}), {mechanism.sampling} sampling{rate}{pooled}, "
         f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {_of_noise(mechanism)}{exposed}"
         f"{_parts(training, delta, evaluated)}"
     )
