@@ -629,7 +629,7 @@ def test_a_server_killed_before_its_first_checkpoint_starts_afresh(tmp_path: Pat
     for _ in range(2):
         chosen = strategy(tmp_path)
         start(chosen, federation(tmp_path))
-    assert [row["round"] for row in chosen.state.rows] == list(range(ROUNDS + 1))
+    assert [row["round"] for row in chosen.state.journal.rows] == list(range(ROUNDS + 1))
 
 
 def instruction(tmp_path: Path, **changes: Any) -> tuple[Grid, RecordDict]:

@@ -1,13 +1,12 @@
-"""Where an experiment stands at its server, and its folder: checkpoint, metrics, ledger and summary."""
+"""Where an experiment stands at its server: attempts, nodes and evaluations, beside the journal that any run keeps."""
 
 from __future__ import annotations
 
 import math
-import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,54 +21,47 @@ from normec.flower.layout import Layout
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer
 from normec.operators.base import BYTES_OF_A_NUMBER
-from normec.privacy import Mechanism, Spent, SpentSoFar, epsilon
-from normec.privacy.header import Header
-from normec.privacy.ledger import Ledger, read
-from normec.privacy.promise import Claim, claim_table, state_claim
-from normec.runs.folder import MODEL, NO_ROUND, Output, RunFolder
+from normec.privacy import Mechanism, SpentSoFar
+from normec.privacy.ledger import read
+from normec.privacy.promise import Claim
+from normec.runs.folder import MODEL, Output, RunFolder
+from normec.runs.journal import Promise, RunJournal, Standing
 from normec.streams import Streams
 from normec.theory.guarantees import guarantee
-from normec.version import __version__, versions
+from normec.version import __version__
 
 COUNTS = (
     *("experiment", "clients", "nodes", "settled", "attempt", "rounds_done", "evaluated"),
     *("transmissions", "bytes_up", "bytes_down", "seconds"),
 )
 """What a checkpoint holds beside the vectors."""
+NUMBERS = ("rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
+"""Those of them that are numbers."""
 
 
-@dataclass
-class ServerState:
+@dataclass(kw_only=True)
+class ServerState(Standing):
     """Between two rounds. Nothing of it is a client's own: memories never leave the clients.
 
     nodes: by client, the node that it is bound to. settled: by client, the last attempt whose answer the server has counted.
     evaluated: how many evaluations by the clients counted at the last checkpoint.
-    attempt: the id of the present one. cohort: its participants, a mask (M,). exposure: (M,) Σ 1/h_k over each client's
-    rounds, where participants add the noise.
+    attempt: the id of the present one. cohort: its participants, a mask (M,).
     """
 
-    folder: RunFolder
+    journal: RunJournal
     terms: Terms
     optimizer: ServerStep
-    mechanism: Mechanism
     streams: Streams
-    spent: SpentSoFar
-    server: Server
     experiment: str
-    ledger: Ledger | None = None
     evaluations: Evaluations | None = None
     clients: tuple[str, ...] = ()
     nodes: dict[str, str] = field(default_factory=dict)
     settled: dict[str, str] = field(default_factory=dict)
-    rounds_done: int = 0
-    transmissions: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    seconds: float = 0.0
     attempt: str = NEVER
     cohort: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     evaluated: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def open(cls, folder: RunFolder, terms: Terms, optimizer: ServerStep, layout: Layout, start: Tensor, seed: int) -> ServerState:
@@ -79,69 +71,60 @@ class ServerState:
             BadInput: where the folder holds another experiment, naming the difference, or is damaged.
         """
         _forget_what_never_began(folder)
+        mechanism, privacy = terms.mechanism, terms.privacy
+        promise = Promise(mechanism, privacy, privacy.delta, SpentSoFar(mechanism, privacy.delta or 0.0))
+        state = cls(
+            server=Server.start(terms.algorithm, optimizer, start),
+            journal=RunJournal(folder, promise, replays=False),
+            terms=terms,
+            optimizer=optimizer,
+            streams=Streams(seed, secret_cohorts=mechanism.trust.promises),
+            experiment=secrets.token_hex(16),
+        )
         names = {"optimizer": optimizer.optimizer, **optimizer.table()}
         tied = {"tied": dict(layout.copies)} if layout.copies else {}
         trained = {"trained": list(layout.names), **tied}
-        folder.check_settings({**terms.table(), "server": names, **trained, "seed": seed, "normec": __version__})
-        mechanism = terms.mechanism
-        state = cls(
-            folder=folder,
-            terms=terms,
-            optimizer=optimizer,
-            mechanism=mechanism,
-            streams=Streams(seed, secret_cohorts=mechanism.trust.promises),
-            spent=SpentSoFar(mechanism, terms.privacy.delta or 0.0),
-            server=Server.start(terms.algorithm, optimizer, start),
-            experiment=secrets.token_hex(16),
-        )
-        state._resume()
+        state._resume(folder, {**terms.table(), "server": names, **trained, "seed": seed, "normec": __version__})
         if terms.evaluation is not None:
             state.evaluations = Evaluations(folder.path / "evaluation", terms, terms.evaluation, state.evaluated)
         return state
 
-    def _resume(self) -> None:
-        if self.mechanism.trust.promises:
-            privacy, accountant = self.terms.privacy, self.spent.planned.accountant
-            self.ledger = Ledger.open(self.folder.ledger, Header.of(self.mechanism, privacy, privacy.delta, accountant).table())
-            self.ledger.check_covers(self.folder.visible_rounds(), output=False)
-        found = self.folder.load_checkpoint()
-        self.rows = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
+    def _resume(self, folder: RunFolder, settings: dict[str, Any]) -> None:
+        found = self.journal.open(settings, self._tensors(), NUMBERS)
         if found is None:
-            if self.ledger and self.ledger.counted():
-                raise BadInput("folder", f": {self.folder.path} has a ledger with rounds and no checkpoint. Restore it, or use another.")
+            if self.journal.counted(0):
+                raise BadInput("folder", f": {folder.path} has a ledger with rounds and no checkpoint. Restore it, or use another.")
             return
         tensors, counts = found
-        vectors = self._tensors()
-        if any(name not in tensors or tensors[name].shape != vector.shape for name, vector in vectors.items()):
-            raise BadInput("folder", f": the checkpoint in {self.folder.path} is damaged. Restore it, or use another folder.")
         self.server = Server.loaded(tensors, self.terms.algorithm, self.optimizer)
         for name in COUNTS:
             setattr(self, name, counts.get(name, getattr(self, name)))
         self.clients = tuple(self.clients)
         check_hex("experiment", self.experiment)
-        if self.ledger is not None:
-            self.ledger.check_holds(counts.get("ledger"))
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The one of the training."""
+        return self.journal.mechanism
 
     def began(self, evaluate: Callable[[], Mapping[str, Any]]) -> None:
         """Before the first round of this process; the first time the untrained model is evaluated."""
-        self._clock = time.perf_counter() - self.seconds
-        if not self.rows:
+        self.journal.start_clock(self.seconds)
+        if not self.journal.rows:
             self._write({}, evaluate())
             self._checkpoint()
 
     def where(self) -> str:
         """How far the experiment has come, in words."""
         said = f"round {self.rounds_done} of {self.mechanism.rounds}"
-        counted = self.ledger.counted() if self.ledger else self.rounds_done
-        if counted >= self.mechanism.rounds > self.rounds_done:
+        if self.journal.full and self.rounds_done < self.mechanism.rounds:
+            counted = self.journal.counted(self.rounds_done)
             said += f": its ledger counts {counted} attempts, as many as were accounted, and another one would exceed the promise"
         return said
 
     def goes_on(self) -> bool:
         """Whether another round is planned, and the ledger, where each attempt counts, has room for it."""
-        if self.ledger is not None and self.ledger.counted() >= self.mechanism.rounds:
-            return False
-        return self.rounds_done < self.mechanism.rounds
+        return self.rounds_done < self.mechanism.rounds and not self.journal.full
 
     def owes_evaluation(self) -> bool:
         """Whether the clients were to be asked of the model as it stands, and were not."""
@@ -151,8 +134,7 @@ class ServerState:
         """Round `rounds_done` begins, once more or for the first time: its intent, then its cohort."""
         self.attempt = _newer_than(self.attempt)
         exposure = self._exposure()
-        if self.ledger is not None:
-            self.ledger.intent(self.rounds_done)
+        self.journal.begin(self.rounds_done)
         self.cohort = self.mechanism.cohort(exposure, self.rounds_done, self.streams)
 
     def begin_evaluation(self, evaluations: Evaluations) -> None:
@@ -166,9 +148,9 @@ class ServerState:
 
     def step(self, released: Tensor, asked: Mapping[int, str], answers: Mapping[str, Answer]) -> None:
         """The server's half of a round, from the released mean (d,) in float64; the answers that entered it count as settled."""
-        if self.ledger is not None:
-            output = Output(self.cohort, released).fingerprint()
-            self.ledger.commit(self.rounds_done, output, **self._participants(asked))
+        reached = np.isin(np.arange(len(self.clients)), [self.clients.index(client) for client in asked.values()])
+        may_have_left = self.cohort & reached  # whether or not they arrived
+        self.journal.commit(self.rounds_done, Output(may_have_left, released))
         mean = released.to(self.server.x.dtype)
         self.server = server_round(self.terms.algorithm, self.optimizer, self.server, mean, self.mechanism.rate)
         messages = [answer.message for answer in answers.values() if answer.message is not None]
@@ -182,79 +164,51 @@ class ServerState:
         """Makes the round durable, before anyone can see what it released."""
         self._write(counts, evaluated)
         self._checkpoint()
-        if self.ledger is not None:
-            self.ledger.release(self.rounds_done - 1)
+        self.journal.end(self.rounds_done - 1)
 
-    def finish(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    def finish(self, folder: RunFolder, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """Writes the model's arrays and the summary, and returns it."""
-        last, privacy = self.rows[-1], self.terms.privacy
+        evaluations, delta = self.evaluations, self.terms.privacy.delta
         summary = {
-            **claim_table(self.mechanism, self.claim(), privacy.noise),
+            **self.journal.summary(self.claim()),
             "algorithm": self.terms.algorithm.name,
-            **({"evaluation": self.evaluations.table(self._claimed(), privacy.delta)} if self.evaluations else {}),
+            **({"evaluation": evaluations.table(self.journal.spent(), delta)} if evaluations else {}),
             "convergence": str(guarantee(self.terms.algorithm, self.optimizer, None, self.mechanism)),
-            **{name: last[name] for name in ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")},
-            "rounds": last["round"],
             "experiment": self.experiment,
             "clients": list(self.clients),
             "settings": self.terms.table(),
-            "versions": {**versions(), "python": platform.python_version()},
         }
-        self.folder.save_tensors(tensors, {}, MODEL)
-        self.folder.save_summary(summary)
+        folder.save_tensors(tensors, {}, MODEL)
+        folder.save_summary(summary)
         return summary
 
     def claim(self) -> Claim:
         """What is promised for the planned rounds, or for those that the ledger counts where these are more or the run has ended."""
-        limit, exposure = self.terms.privacy.client_limit, float(self._exposure().max()) if self.clients else 0.0
-        evaluated = self.evaluations.planned() if self.evaluations else None
-        return state_claim(self.mechanism, self._claimed(), self.terms.privacy.delta or 0.0, exposure, limit, evaluated)
-
-    def _claimed(self) -> Spent:
-        counted = self.ledger.counted() if self.ledger else 0
-        if counted <= self.mechanism.rounds:
-            return self.spent.planned
-        return epsilon(replace(self.mechanism, rounds=counted), self.terms.privacy.delta or 0.0)
+        exposure = float(self._exposure().max()) if self.clients else 0.0
+        return self.journal.claim(exposure, self.evaluations.planned() if self.evaluations else None)
 
     def _exposure(self) -> Tensor:
-        if self.ledger is None or not self.mechanism.trust.per_client:
-            return torch.zeros(self.mechanism.clients, dtype=torch.float64)
-        return torch.from_numpy(self.ledger.exposures(self.mechanism))
-
-    def _participants(self, asked: Mapping[int, str]) -> dict[str, Any]:
-        """Of the clients that were asked for a message, the indices: whether or not it arrived, it may have left."""
-        if not self.mechanism.trust.per_client:
-            return {}
-        chosen = sorted(self.clients.index(client) for client in asked.values() if self.transmits(client))
-        return {"participants": chosen, "exposure": self.mechanism.trust.exposure(len(chosen))}
+        return self.journal.exposure(torch.zeros(self.mechanism.clients, dtype=torch.float64))
 
     def _tensors(self) -> dict[str, Tensor]:
         return self.server.named(self.terms.algorithm, self.optimizer)
 
     def _checkpoint(self) -> None:
         self.evaluated = self.evaluations.counted if self.evaluations else 0
-        head = {"ledger": self.ledger.head} if self.ledger is not None else {}
-        self.folder.save_checkpoint(self._tensors(), {name: getattr(self, name) for name in COUNTS} | head)
+        self.journal.save(self._tensors(), {name: getattr(self, name) for name in COUNTS})
 
     def _write(self, counts: Mapping[str, Any], evaluated: Mapping[str, Any]) -> None:
         """Adds a line to the metrics: evaluate_fn's `loss` and `accuracy` under the names of a simulation's."""
-        self.seconds = time.perf_counter() - self._clock
-        spent = self.spent.after(self.ledger.counted() if self.ledger else self.rounds_done)
-        spent += self.evaluations.spent_after(self.rounds_done) if self.evaluations else 0.0
-        row = {
-            "round": self.rounds_done,
+        self.seconds = self.journal.seconds
+        scores = {
             "train_loss": None,
             "test_loss": _number(evaluated.get("test_loss", evaluated.get("loss"))),
             "test_accuracy": _number(evaluated.get("test_accuracy", evaluated.get("accuracy"))),
-            **{name: getattr(self, name) for name in ("transmissions", "bytes_up", "bytes_down")},
-            "epsilon": spent if math.isfinite(spent) else None,
-            "seconds": round(self.seconds, 3),
-            "simulation_only": None,
-            "federation": dict(counts),
-            "evaluation": {name: _number(value) for name, value in evaluated.items()},
         }
-        self.rows.append(row)
-        self.folder.append_metrics(row)
+        also = self.evaluations.spent_after(self.rounds_done) if self.evaluations else 0.0
+        row = self.journal.row(self, scores, self.bytes_up, self.bytes_down, also)
+        numbers = {name: _number(value) for name, value in evaluated.items()}
+        self.journal.write({**row, "simulation_only": None, "federation": dict(counts), "evaluation": numbers})
 
 
 def _newer_than(attempt: str) -> str:

@@ -126,7 +126,7 @@ class Strategy(FlowerStrategy):
                 self.state.ended(counts, _evaluated(evaluate_fn, current, arrays, result))
                 self._evaluate(grid, arrays, evaluate_config, result)
             log.info("ends after %s", self.state.where())
-            summary = self.state.finish(self.layout.tensors(arrays))
+            summary = self.state.finish(self.folder, self.layout.tensors(arrays))
         log.info(summary["claim"])
         result.arrays = arrays
         return result

@@ -111,9 +111,9 @@ def execute(
         recorder.started(state)
 
         for k in range(state.rounds_done, mechanism.rounds):
-            if ranks.agree(recorder.releases.budget_is_spent(k)):
+            if ranks.agree(recorder.journal.budget_is_spent(k)):
                 break
-            stored = recorder.releases.begin(k)
+            stored = recorder.journal.begin(k)
             cohort = ranks.agree(stored.cohort if stored else mechanism.cohort(state.exposure, k, streams))
             participants, released, statistics = int(cohort.sum()), None, None
             if not mechanism.trust.gives_up(participants):
@@ -121,7 +121,7 @@ def execute(
                 released, state.noise = ranks.agree(
                     (stored.released, state.noise) if stored else mechanism.release(total, participants, state.noise, streams, k)
                 )
-                recorder.releases.commit(k, Output(cohort, released))
+                recorder.journal.commit(k, Output(cohort, released))
                 mean = released.to(state.server.x.dtype)
                 state.server = server_round(chosen.algorithm, chosen.server, state.server, mean, mechanism.rate)
             state.ended(mechanism, cohort, len(clients.computing(cohort)), given_up=statistics is None)
@@ -132,7 +132,7 @@ def execute(
 
         summary = recorder.finish(state)
     path = folder.path if folder else None
-    return Run(plan.model.module, recorder.metrics, summary, recorder.releases.claim().epsilon, path)
+    return Run(plan.model.module, recorder.journal.rows, summary, recorder.journal.spent().epsilon, path)
 
 
 @contextlib.contextmanager
@@ -181,7 +181,7 @@ def _start(plan: Plan, ranks: Ranks) -> State:
     memory = Memory(algorithm.client_slots, plan.mechanism.clients, x, layout)
     exposure = torch.zeros(plan.mechanism.clients, dtype=torch.float64, device="cpu")
     server, noise = Server.start(algorithm, plan.experiment.server, x), plan.mechanism.noise.start(x)
-    return State(server, plan.buffers.clone(), memory, exposure, noise)
+    return State(plan.buffers.clone(), memory, exposure, noise, server=server)
 
 
 def _stand_together(state: State, resumed: bool, ranks: Ranks) -> bool:

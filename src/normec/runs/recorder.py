@@ -1,9 +1,8 @@
-"""What is written down about a run: metrics, checkpoints and the summary."""
+"""What a simulated run writes down and tells its observers: what it evaluates and keeps beside the journal."""
 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +13,16 @@ from torch import Tensor
 from normec.algorithms import Server, Slots
 from normec.engine import ClientStatistics, Ranks
 from normec.engine.memory import Memory, merged
-from normec.errors import BadInput, TrainingFailed
+from normec.errors import TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
 from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import Mechanism
 from normec.runs.best import Best
 from normec.runs.experiment import Plan
-from normec.runs.folder import NO_ROUND, RunFolder
+from normec.runs.folder import RunFolder
+from normec.runs.journal import Promise, RunJournal, Standing
 from normec.runs.model import saved_as
 from normec.runs.observers import Audience, Observer
-from normec.runs.releases import Releases
 from normec.runs.summary import End, summarize
 from normec.runs.verdict import certificate
 from normec.streams import seed_global_generator
@@ -35,24 +34,20 @@ COUNTS = ("rounds_done", "given_up", "transmissions", "computations", "seconds")
 
 
 @dataclass
-class State:
-    """Where a run stands between two rounds: all that a checkpoint holds.
+class State(Standing):
+    """Where a simulated run stands between two rounds: all that a checkpoint holds.
 
     buffers: the model's moving ones, (m,). exposure: (M,) Σ 1/h_k over each client's rounds, where participants add the noise
-    (`TrustModel.exposure`). noise: the slots of the noise. given_up: rounds that released nothing. transmissions: messages from
-    clients so far. computations: local computations so far, one download each.
+    (`TrustModel.exposure`). noise: the slots of the noise. given_up: rounds that released nothing. computations: local computations
+    so far, one download each.
     """
 
-    server: Server
     buffers: Tensor
     memory: Memory
     exposure: Tensor
     noise: Slots = ()
-    rounds_done: int = 0
     given_up: int = 0
-    transmissions: int = 0
     computations: int = 0
-    seconds: float = 0.0
 
     def ended(self, mechanism: Mechanism, cohort: np.ndarray, computed: int, given_up: bool) -> None:
         """Counts a round with this cohort, a mask (M,). computed: how many clients did. given_up: whether nothing was released."""
@@ -71,46 +66,33 @@ class Recorder:
     def __init__(self, plan: Plan, folder: RunFolder | None, audience: Audience, ranks: Ranks) -> None:
         self.plan, self.ranks = plan, ranks
         self.folder, self.audience = (folder, audience) if ranks.first else (None, Audience())
-        self.metrics: list[dict[str, Any]] = []
+        self.journal = RunJournal(self.folder, Promise(plan.mechanism, plan.experiment.privacy, plan.delta, plan.spent))
         self.best = Best.of(plan)
         self._description = plan.describe(ranks.size)
-        self.releases = Releases(plan, self.folder)
         self._recounted = False
         self._last_gradient: tuple[Tensor, Tensor] | None = None
-        self._clock = time.perf_counter()
 
     def resume(self, state: State) -> bool:
         """Moves a fresh state to the folder's checkpoint; says whether there was one.
 
         Raises:
-            BadInput: where the folder holds another run, naming the difference, or is damaged.
+            BadInput: as `RunJournal.open`.
         """
-        if self.folder is None:
-            return False
-        self.folder.check_settings({**self._description, "versions": versions()})
-        self.releases.open()
-        found = self.folder.load_checkpoint()
-        _check_counts(found[1] if found else None)
-        self.metrics = self.folder.start_metrics(int(found[1]["rounds_done"]) if found else NO_ROUND)
+        found = self.journal.open({**self._description, "versions": versions()}, self._tensors(state), COUNTS)
         if found is None:
-            state.exposure = self.releases.exposure(state.exposure)
+            state.exposure = self.journal.exposure(state.exposure)
             return False
         tensors, counts = found
-        self.releases.check_mark(counts)
-        self._check_shapes(tensors, state)
         chosen, device = self.plan.experiment, state.server.x.device
         state.server = Server.loaded(tensors, chosen.algorithm, chosen.server).map(lambda vector: vector.to(device))
         state.buffers = tensors.get("buffers", state.buffers).to(device)
         state.noise = tuple(tensors[f"noise.{slot}"].to(device) for slot in self.plan.mechanism.noise.slots)
-        state.exposure = tensors["exposure"]
+        state.exposure = self.journal.exposure(tensors["exposure"])
         state.memory.load(tensors)
         for name in COUNTS:
             setattr(state, name, counts[name])
         self.best.load(tensors, counts, state.server.x)
-        self._clock -= state.seconds
-        self.releases.settle(state.rounds_done)
-        state.exposure = self.releases.exposure(state.exposure)
-        self._recount(state.rounds_done)
+        self._recounted = self.journal.recount(state.rounds_done)
         if self.plan.experiment.theory.check:
             self._last_gradient = state.server.x, self._gradient(state)
         return True
@@ -119,8 +101,8 @@ class Recorder:
         """Before the first round of this process."""
         self.audience.tell(Observer.started, self.plan)
         if self._recounted:
-            self.audience.tell(Observer.round, self.metrics[-1])
-        if not self.metrics:
+            self.audience.tell(Observer.round, self.journal.rows[-1])
+        if not self.journal.rows:
             self._write(state, None)
         self.audience.tell(Observer.released, state.rounds_done, state.server, None, None)
 
@@ -137,51 +119,35 @@ class Recorder:
         every = 1 if self.plan.mechanism.lattice else self.plan.experiment.engine.checkpoint_every
         if state.rounds_done % every == 0 or self._last(state):
             self.checkpoint(state)
-        self.releases.end(state.rounds_done - 1, released=statistics is not None)
+        self.journal.end(state.rounds_done - 1, released=statistics is not None)
 
     def checkpoint(self, state: State) -> None:
         """Saves the state, so that a resumed run goes on from here. To be called on all ranks."""
         memories = self.ranks.gather(state.memory.state()) if self.folder or self.ranks.size > 1 else []
         if self.folder is not None:
-            counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts() | self.releases.mark()
-            self.folder.save_checkpoint(self._tensors(state) | merged(memories) | self.best.tensors(), counts)
+            counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts()
+            self.journal.save(self._tensors(state) | merged(memories) | self.best.tensors(), counts)
 
     def finish(self, state: State) -> dict[str, Any]:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
         self.audience.tell(Observer.released, state.rounds_done, state.server, None, None)
-        self.releases.check_in_place()
-        if self.folder:
-            self.folder.rows.check()
+        self.journal.check_in_place()
         self.best.save(self.plan, self.folder)
         self.plan.model.start_from(state.buffers)
         if not self.ranks.first:
             self.plan.model.load(state.server.x)
             return {}
-        verdict = certificate(self.plan, self.metrics) if self.plan.experiment.theory.check else None
+        verdict = certificate(self.plan, self.journal.rows) if self.plan.experiment.theory.check else None
         clients = by_client(self.plan.model, state.server.x, self.plan.federation)
         module = self.plan.model.load(state.server.x)  # last, so that no evaluation leaves anything in its buffers
-        end = End(self.releases.claim(), self.metrics[-1], state.given_up, state.exposure, verdict, clients, self.best.table())
-        summary = summarize(self.plan, end, self._description)
+        end = End(state.given_up, state.exposure, verdict, clients, self.best.table())
+        summary = summarize(self.plan, self.journal, end, self._description)
         if self.folder:
             self.folder.save_clients(clients)
             self.folder.save_model(module, saved_as(self.plan))
             self.folder.save_summary(summary)
         self.audience.tell(Observer.finished, module, summary)
         return summary
-
-    def _recount(self, rounds_done: int) -> None:
-        """Attempts that ended in a crash count too: the last line of the metrics says so."""
-        spent = self._spent_after(rounds_done)
-        if self.folder and self.metrics[-1]["epsilon"] != spent:
-            self.metrics[-1]["epsilon"] = spent
-            self.folder.replace_metrics(self.metrics)
-            self._recounted = True
-
-    def _check_shapes(self, tensors: dict[str, Tensor], state: State) -> None:
-        """Refuses a checkpoint whose vectors are missing or of other sizes."""
-        for name, value in self._tensors(state).items():
-            if name not in tensors or tensors[name].shape != value.shape:
-                raise BadInput("resume", f": the checkpoint is damaged ({name}). Start again in another folder.")
 
     def _tensors(self, state: State) -> dict[str, Tensor]:
         """The vectors of a state under the names that a checkpoint gives them."""
@@ -190,37 +156,25 @@ class Recorder:
         return state.server.named(chosen.algorithm, chosen.server) | noise | {"exposure": state.exposure} | moving
 
     def _last(self, state: State) -> bool:
-        return state.rounds_done == self.plan.mechanism.rounds or self.releases.budget_is_spent(state.rounds_done)
+        return state.rounds_done == self.plan.mechanism.rounds or self.journal.budget_is_spent(state.rounds_done)
 
     def _write(self, state: State, statistics: ClientStatistics | None) -> None:
         if not self.ranks.first:
             return
-        state.seconds = time.perf_counter() - self._clock
+        state.seconds = self.journal.seconds
         self.plan.model.start_from(state.buffers)
         row = self._row(state, statistics)
-        self.metrics.append(row)
         self.best.look(row, state.server.x, state.buffers)
-        if self.folder:
-            self.folder.append_metrics(row)
+        self.journal.write(row)
         self.audience.tell(Observer.round, row)
 
     def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
         algorithm, d = self.plan.experiment.algorithm, self.plan.model.d
         beside = BYTES_OF_A_NUMBER * len(state.buffers)
-        return {
-            "round": state.rounds_done,
-            **self._scores(state),
-            "transmissions": state.transmissions,
-            "bytes_up": (algorithm.operator.message_bytes(d) + beside) * state.transmissions,
-            "bytes_down": (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations,
-            "epsilon": self._spent_after(state.rounds_done),
-            "seconds": round(state.seconds, 3),
-            "simulation_only": self._simulation_only(state, statistics),
-        }
-
-    def _spent_after(self, rounds_done: int) -> float | None:
-        spent = self.releases.spent_after(rounds_done)
-        return spent if math.isfinite(spent) else None
+        up = (algorithm.operator.message_bytes(d) + beside) * state.transmissions
+        down = (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations
+        row = self.journal.row(state, self._scores(state), up, down)
+        return {**row, "simulation_only": self._simulation_only(state, statistics)}
 
     def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any] | None:
         """What no server would see."""
@@ -247,12 +201,3 @@ class Recorder:
         scores = evaluate(self.plan.model, state.server.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust.promises)
         refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()
-
-
-def _check_counts(counts: dict[str, Any] | None) -> None:
-    """Refuses a checkpoint whose numbers are missing, or no numbers."""
-    for name in COUNTS if counts is not None else ():
-        value: Any = (counts or {}).get(name)
-        kinds = (int, float) if name == "seconds" else (int,)
-        if type(value) not in kinds or not 0 <= value < math.inf:
-            raise BadInput("resume", f": the checkpoint is damaged ({name}={value!r}). Start again in another folder.")
