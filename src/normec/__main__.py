@@ -13,6 +13,7 @@ def main() -> None:
     """Builds the command, which Ctrl-C ends without a traceback, and runs it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise whoever started it wants it ignored
         signal.signal(signal.SIGINT, end_at_once)
+    os.environ.setdefault("NORMEC_CACHE", os.path.abspath("runs/cache"))  # for the processes that it starts, too
     from normec.cli import main as command
 
     command()

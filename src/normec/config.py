@@ -87,7 +87,7 @@ class RunConfig:
             "algorithm": algorithm_table(self.algorithm),
             "server": {"optimizer": self.server.optimizer, **self.server.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
-            "privacy": self.privacy.model_copy(update={"delta": delta or self.privacy.delta}).table(),
+            "privacy": self.privacy.changed(delta=delta or self.privacy.delta).table(),
             "engine": self.engine.table(),
             "theory": self.theory.table(),
             "evaluation": self.evaluation.table(),
@@ -96,7 +96,7 @@ class RunConfig:
 
     def evaluated_at_the_end(self) -> RunConfig:
         """The same run, evaluated before and after it alone."""
-        return replace(self, engine=self.engine.model_copy(update={"eval_every": self.schedule.rounds}))
+        return replace(self, engine=self.engine.changed(eval_every=self.schedule.rounds))
 
     def federation(self) -> Federation:
         """The data, with the targets that the loss asks for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeVar, get_args
 
 import numpy as np
@@ -63,6 +64,18 @@ class Settings(BaseModel):
             return cls(**table)
         except BadInput as error:
             raise error.under(section) from None
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which is checked as new settings are.
+
+        Raises:
+            BadInput: as for new settings.
+        """
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | values)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy. Pydantic's own would not check what is updated in it."""
+        return self.changed(**update) if update else super().model_copy(deep=deep)
 
     def table(self) -> dict[str, Any]:
         """The settings as plain values, without those left unset; `from_table` reads them back."""

@@ -6,8 +6,10 @@ needs no generator state.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,4 +47,24 @@ def seed_global_generator(seed: int, device: torch.device) -> None:
     """Puts torch's own generator for a device at the start of a stream, for modules that draw from it (dropout)."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def global_generators_kept(device: torch.device) -> Iterator[None]:
+    """Puts torch's own generators, of the CPU and of a device, back at the end to where the caller had them."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+@contextlib.contextmanager
+def global_generators_seeded(seed: int) -> Iterator[None]:
+    """Puts all of torch's own generators at the start of a stream, for a model's initialisation, and back at the end."""
+    begun = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    gpus = range(torch.cuda.device_count()) if begun else ()  # otherwise they would be seeded later, for good
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed_all(seed)
+        yield

@@ -98,16 +98,14 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     length = _length(experiment)
     start = _start(audited)
     _check_algorithm(audited, canaries, length, start)
-    privacy = experiment.privacy.model_copy(
-        update={"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": audited.delta}
-    )
+    privacy = experiment.privacy.changed(epsilon=None, stop_at=None, noise_multiplier=mechanism.noise_multiplier, delta=audited.delta)
     inside = replace(
         experiment,
         data=canaries.join(experiment.data),
         participation=WithCanaries(own=experiment.participation, canaries=number),
         privacy=privacy,
-        schedule=experiment.schedule.model_copy(update={"rounds": mechanism.rounds}),
-        engine=experiment.engine.model_copy(update={"checkpoint_every": 1 if settings.resumable else mechanism.rounds}),
+        schedule=experiment.schedule.changed(rounds=mechanism.rounds),
+        engine=experiment.engine.changed(checkpoint_every=1 if settings.resumable else mechanism.rounds),
     )
     plan = prepare(inside)
     backend, spent = CanaryBackend(plan.backend, canaries, length), _InSteps(mechanism, audited.delta or 0.0)

@@ -152,7 +152,7 @@ def broken_clients_stay_as_they_are(algorithm: Algorithm) -> None:
 
 def equals_its_reference(algorithm: Algorithm) -> None:
     """(4) Without noise a run is the plain loop of its functions; with an exact operator that finds the minimiser of a quadratic."""
-    slow = algorithm.model_copy(update={"server_lr": 0.05})  # far from the minimiser, where much would be zero
+    slow = algorithm.changed(server_lr=0.05)  # far from the minimiser, where much would be zero
     end = small_run(slow, participation=Full(), privacy=Privacy(trust="none"))
     _require(4, algorithm, is_close(end["x"], plain_loop(slow, ROUNDS)), "a run differs from the loop of its functions")
     values = {name: value for name, value in NEUTRAL.items() if name in type(algorithm).model_fields}
@@ -168,7 +168,7 @@ def estimates_are_means(algorithm: Algorithm) -> None:
 
     Where the cohort alone moves its memories, that holds for half of the clients too.
     """
-    slow = algorithm.model_copy(update={"server_lr": 0.05})
+    slow = algorithm.changed(server_lr=0.05)
     schemes: list[Participation] = [Full()] if algorithm.everyone_computes else [Full(), Fixed(rate=0.5)]
     for slot, scheme in itertools.product(algorithm.client_slots, schemes):
         if f"{slot}_hat" in algorithm.server_slots:

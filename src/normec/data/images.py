@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import pickle
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from normec.data.pixels import Look, Pixels, decode
 from normec.data.readers import Columns, Table, client_ids, values
 from normec.errors import BadInput, count
 from normec.files import write_atomically
+
+log = logging.getLogger(__name__)
 
 IMAGE_COLUMNS = ("img", "image")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -188,11 +190,14 @@ def _holds_images(schema: Any, name: str) -> bool:
 
 
 def _kept(key: str, make: Callable[[], Pixels]) -> Pixels:
-    """The pixels kept under `key` in runs/cache (or $NORMEC_CACHE), made and kept where they are not there yet.
+    """The pixels kept under `key` in $NORMEC_CACHE, made and kept where they are not there yet. Without that nothing is kept.
 
     Pixels of more than 8 bits, and those with something to tell of, are made each time.
     """
-    path = Path(os.environ.get("NORMEC_CACHE", "runs/cache")) / f"{key}.npy"
+    cache = os.environ.get("NORMEC_CACHE")
+    if not cache:
+        return make()
+    path = Path(cache) / f"{key}.npy"
     try:
         held = np.load(path, allow_pickle=False)
         if held.dtype == np.uint8 and held.ndim == 4:
@@ -210,7 +215,7 @@ def _kept(key: str, make: Callable[[], Pixels]) -> Pixels:
         write_atomically(own, file.getvalue)
         own.replace(path)
     except OSError as error:  # a cache is no reason to stop
-        print(f"normec: decoded images are not kept ({error.strerror}: {path.parent})", file=sys.stderr)  # noqa: T201
+        log.warning("decoded images are not kept (%s: %s)", error.strerror, path.parent)
     return pixels
 
 

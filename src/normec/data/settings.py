@@ -124,4 +124,4 @@ class Data(ImageSettings):
         clients = self.clients if own or self.partition == "column" else self.clients or DEFAULT_CLIENTS
         path = None if self.path is None else str(Path(self.path).absolute())
         test = None if self.test_source is None else str(Path(self.test_source).absolute())
-        return self.model_copy(update={"source": source, "clients": clients, "path": path, "test_source": test})
+        return self.changed(source=source, clients=clients, path=path, test_source=test)

@@ -64,12 +64,10 @@ class ClientEvaluation(Settings):
                 f"={self.epsilon}, noise_multiplier={self.noise_multiplier}: give one of the two, since privacy.trust={privacy.trust!r}"
             )
             raise BadInput("evaluation.epsilon", f"{problem} protects what the clients answer.")
-        found = self.model_copy(update={"delta": self.delta if self.delta is not None else privacy.delta_for(clients)})
+        found = self.changed(delta=self.delta if self.delta is not None else privacy.delta_for(clients))
         if self.epsilon is not None:
             silent = found.mechanism(privacy, clients, rounds)
-            found = found.model_copy(
-                update={"epsilon": None, "noise_multiplier": calibrate(silent, self.epsilon, found.delta or 0.0)},
-            )
+            found = found.changed(epsilon=None, noise_multiplier=calibrate(silent, self.epsilon, found.delta or 0.0))
         found.mechanism(privacy, clients, rounds)
         return found
 

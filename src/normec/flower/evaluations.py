@@ -38,7 +38,7 @@ class Evaluations:
         with making(folder):
             if self.mechanism.trust.promises:
                 check_covers(folder, begun)
-                privacy = terms.privacy.model_copy(update={"client_limit": None})
+                privacy = terms.privacy.changed(client_limit=None)
                 self.ledger = Ledger.open(
                     folder / "ledger.jsonl", Header.of(self.mechanism, privacy, self._delta, self.spent().accountant).table()
                 )

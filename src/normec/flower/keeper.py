@@ -186,7 +186,7 @@ class Keeper:
     def _header(self, of: str) -> dict[str, Any]:
         privacy, evaluation = self.terms.privacy, self.terms.evaluation
         if of == EVALUATION and evaluation is not None:
-            privacy = privacy.model_copy(update={"client_limit": None, "delta": evaluation.delta})
+            privacy = privacy.changed(client_limit=None, delta=evaluation.delta)
         return Header.of(self._mechanism(of), privacy, privacy.delta, "of the client").table()
 
     def _zeros(self) -> Slots:

@@ -51,11 +51,11 @@ class Terms:
         _check_algorithm(algorithm)
         if privacy.trust == "none":
             return cls(algorithm, participation, privacy, sizes)
-        asked = cls(algorithm, participation, privacy.model_copy(update={"noise": "secure"}), sizes)
+        asked = cls(algorithm, participation, privacy.changed(noise="secure"), sizes)
         mechanism, delta = asked._promise
         found = {"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": delta}
-        sizes = sizes.model_copy(update={"rounds": mechanism.rounds})
-        return cls(algorithm, participation, asked.privacy.model_copy(update=found), sizes)
+        sizes = sizes.changed(rounds=mechanism.rounds)
+        return cls(algorithm, participation, asked.privacy.changed(**found), sizes)
 
     def evaluated(self, evaluation: ClientEvaluation) -> Terms:
         """The same terms, with evaluations by the clients as well.

@@ -19,6 +19,7 @@ from normec.imports import load_object, looks_like_import_path
 from normec.models.images import CNN, ResNet20
 from normec.models.text import CharLM
 from normec.settings import Positive, Settings, Text
+from normec.streams import global_generators_seeded
 
 Factory = Callable[..., nn.Module]
 """Makes a module; or a module itself, of which each run takes a copy."""
@@ -48,7 +49,7 @@ class Model(Settings):
 
     def resolved(self) -> Model:
         """The same section with the path of a start made absolute."""
-        return self if self.start is None else self.model_copy(update={"start": str(Path(self.start).absolute())})
+        return self if self.start is None else self.changed(start=str(Path(self.start).absolute()))
 
 
 def logistic(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -126,8 +127,7 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int, outputs
     """
     label = type(make).__name__ if isinstance(make, nn.Module) else getattr(make, "__qualname__", repr(make))
     offered: dict[str, Any] = {"input_shape": tuple(sample.shape), "classes": classes, "outputs": outputs or classes}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with global_generators_seeded(seed):
         try:
             if isinstance(make, nn.Module):
                 module = copy.deepcopy(make)

@@ -87,11 +87,13 @@ def over_participations(mechanism: Mechanism, delta: float) -> Spent:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without warnings about what dp-accounting handles by itself: Rényi orders left out, the logarithm of zero."""
-    log = logging.getLogger("absl")
+    log, silent = logging.getLogger("absl"), logging.NullHandler()
     level = log.level
     log.setLevel(logging.ERROR)
+    logging.root.addHandler(silent)  # without any, absl would configure the logging of the whole process
     try:
         with np.errstate(divide="ignore", over="ignore"):
             yield
     finally:
         log.setLevel(level)
+        logging.root.removeHandler(silent)

@@ -26,7 +26,7 @@ from normec.privacy import Mechanism, Privacy, SpentSoFar
 from normec.privacy.participation import Participation
 from normec.privacy.promise import mechanism_for
 from normec.settings import Rounds, Seed, Settings, Switch
-from normec.streams import Streams
+from normec.streams import Streams, global_generators_kept
 
 PROBE_SAMPLES = 8
 MADE_BY = {"data": ", such as normec.Federation.from_arrays(x, y, client_ids)"}
@@ -139,7 +139,7 @@ def prepare(experiment: Experiment) -> Plan:
     start, fingerprint = model.vector.clone(), "/".join(filter(None, (model.fingerprint(), given)))  # before trials move it
     federation = data.to(device, engine.torch_dtype)
     smallest = min(experiment.local.smallest_batch(federation.sizes), PROBE_SAMPLES)
-    with torch.random.fork_rng(devices=[]):
+    with global_generators_kept(device):
         federation, outputs, fit = _probed(model, federation, classes)
         samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
         if smallest < len(samples[1]):

@@ -40,13 +40,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
     """Yields a function that says whether Ctrl-C was pressed since; a second Ctrl-C interrupts at once.
 
-    Outside the main thread, where Python allows no signal handler, it never says so.
+    Outside the main thread, where Python allows no signal handler, it never says so. Nor does it where Ctrl-C is handled by something
+    that is not Python, which could not be put back.
     """
-    pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    pressed, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
         yield pressed.is_set
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def press(number: int, frame: object) -> None:
         if pressed.is_set():

@@ -29,6 +29,7 @@ from normec.runs.folder import Output, RunFolder
 from normec.runs.interrupts import deferred_interrupt
 from normec.runs.observers import Audience, Observer
 from normec.runs.recorder import Recorder, State
+from normec.streams import global_generators_kept
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,10 @@ def execute(
 
 @contextlib.contextmanager
 def _room_to_work(plan: Plan, folder: RunFolder | None) -> Iterator[tuple[Workers, Callable[[], bool]]]:
-    """Keeps others out of the folder, torch's own generator as it was, and Ctrl-C off; yields the workers and whether it was pressed."""
+    """Keeps others out of the folder, torch's generators as they were, and Ctrl-C off; yields the workers and whether it was pressed."""
     with (
         folder or contextlib.nullcontext(),
-        torch.random.fork_rng(devices=[]),
+        global_generators_kept(plan.model.vector.device),
         Workers(plan.model, plan.experiment.engine.workers) as workers,
         deferred_interrupt() as interrupted,
     ):

@@ -217,7 +217,7 @@ def _more(goal: Goal, rounds: int, sigma: float) -> dict[str, float]:
         ("twice the clients", {"clients": 2 * goal.clients}, rounds, sigma),
         ("twice the rounds", {}, 2 * rounds, goal.noise(2 * rounds)),
     ):
-        setting = goal.model_copy(update=changed).setting(k, noise)
+        setting = goal.changed(**changed).setting(k, noise)
         found[name] = bound(minimise(setting, goal.start is None, goal.heterogeneity), "sharper").total
     return found
 
