@@ -549,7 +549,7 @@ def test_what_is_not_a_number_is_flagged() -> None:
     odd = evidence.rounds[2]._replace(
         **{name: np.full_like(getattr(evidence.rounds[2], name), np.nan) for name in ("canaries", "held_out")}
     )
-    odd = odd._replace(noise=np.full_like(odd.noise, np.nan), energy=float("nan"), leaning=np.full_like(odd.leaning, np.nan))
+    odd = odd._replace(noise=np.full_like(odd.noise, np.nan), energy=float("nan"), projection=np.full_like(odd.projection, np.nan))
     spoiled = replace(evidence, rounds=(*evidence.rounds[:2], odd), departure=float("nan"), longest=float("nan"))
     flagged = {test.name for test in judge(spoiled, prepared.audited.mechanism, 1e-5).tests if test.flagged}
     names = {"noise multiplier", "noise off the canaries", "sum of all rounds", "lengths of messages", "states", "messages of each client"}

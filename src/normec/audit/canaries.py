@@ -1,4 +1,4 @@
-"""Canary clients: what they send is known, so that what a run released of it can be measured.
+"""Canary clients: their messages are known, so that the part of them that a run releases can be measured.
 
 Reference: Andrew et al. 2023, One-shot empirical privacy estimation for federated learning.
 """
@@ -28,7 +28,7 @@ LEAST_RATE = 0.5
 
 @dataclass(frozen=True)
 class Canaries:
-    """Clients that send one direction each, and directions that nobody sends.
+    """Clients that send one direction each, and held-out directions that nobody sends.
 
     ids: of the canary clients. directions: (k, d), orthonormal, one a canary. held_out: (k, d), orthonormal to them.
     """
@@ -46,7 +46,7 @@ class Canaries:
         return cls(tuple(f"{kind}-{i:02d}" for i in range(number)), basis[:number], basis[number:])
 
     def project(self, vector: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """A vector (d,) along the canaries' directions (k,), and along the held-out ones (k,)."""
+        """The projections of a vector (d,) on the canaries' directions (k,) and on the held-out ones (k,)."""
         along, aside = ((rows.to(vector.device) @ vector).cpu().numpy() for rows in (self.directions, self.held_out))
         return along, aside
 
@@ -57,7 +57,7 @@ class Canaries:
 
 
 class WithCanaries(Participation):
-    """Honest clients take part as `own` says, and canaries, the last clients, at rate max(p, ½)."""
+    """The participation of an audited run: honest clients take part as under `own`, and canaries, the last clients, at rate max(p, ½)."""
 
     own: Any
     canaries: int

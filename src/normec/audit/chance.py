@@ -1,6 +1,6 @@
-"""The tests in which chance plays: how odd what was measured is under the mechanism that was accounted.
+"""The statistical tests: how extreme the measured values are under the mechanism that was accounted.
 
-Under it, each number of the noise is one of a standard Gaussian, independent of all others and of every message of its round.
+Under that mechanism each number of the noise is standard Gaussian, independent of all others and of every message of its round.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from normec.audit.verdict import Test
 from normec.privacy import Mechanism
 
 PRODUCTS = 2000
-"""Products of Gaussians whose sum is as good as Gaussian, far out too."""
+"""The number of products of Gaussians whose sum is as good as Gaussian, including its tails."""
 PRODUCTS_OF_ROUNDS, FEWEST_ALONG, ROUNDS_AT_ONCE = 10**12, 64, 512
-"""Coordinates along which two rounds are compared, and rounds at a time, so that many rounds take no hours and little memory."""
+"""Limits for comparing two rounds: coordinates, and rounds at a time, so that many rounds do not take hours or much memory."""
 MOST_LATER = 50
-"""Rounds between two cohorts that are compared."""
+"""The largest number of rounds between two cohorts that are compared."""
 SORTED = 10**6
-"""Numbers of which the distribution is compared."""
+"""The largest number of values whose distribution is compared."""
 
 
 class Finding(NamedTuple):
-    """A statistic, and the chance of something as odd under the mechanism that was accounted."""
+    """A statistic, and its p-value under the mechanism that was accounted."""
 
     value: float
     p_value: float
 
 
 class Chance(NamedTuple):
-    """A test of a statistic; None where the run has not shown it."""
+    """A test of a statistic, which is None where the run has not shown it."""
 
     name: str
     statistic: Callable[[Evidence, Mechanism], Finding | None]
@@ -57,27 +57,27 @@ def _p_of_squares(squares: Any, freedom: Any) -> Any:
 
 
 def _gaussian(value: float) -> Finding:
-    """Of one number of a standard Gaussian."""
+    """The finding on one number that is standard Gaussian."""
     return Finding(value, float(_p_of_gaussian(value)))
 
 
 def _mean_square(squares: float, freedom: int) -> Finding:
-    """Of a sum of squares of so many numbers of a standard Gaussian."""
+    """The finding on the sum of squares of `freedom` standard Gaussian numbers."""
     return Finding(squares / freedom, float(_p_of_squares(squares, freedom)))
 
 
-def _oddest(values: np.ndarray, p_values: np.ndarray) -> Finding:
-    """The oddest of many, and the chance of one as odd among them."""
+def _most_extreme(values: np.ndarray, p_values: np.ndarray) -> Finding:
+    """The most extreme of many values, and the chance of one as extreme among them."""
     worst = int(np.argmin(p_values))  # the first that is not a number, if there is one
     return Finding(float(values[worst]), float(np.minimum(1.0, len(p_values) * p_values[worst])))
 
 
-def _oddest_mean_square(squares: np.ndarray, freedom: int | np.ndarray) -> Finding:
-    return _oddest(squares / freedom, _p_of_squares(squares, freedom))
+def _most_extreme_mean_square(squares: np.ndarray, freedom: int | np.ndarray) -> Finding:
+    return _most_extreme(squares / freedom, _p_of_squares(squares, freedom))
 
 
-def _oddest_gaussian(values: np.ndarray) -> Finding:
-    return _oddest(values, _p_of_gaussian(values))
+def _most_extreme_gaussian(values: np.ndarray) -> Finding:
+    return _most_extreme(values, _p_of_gaussian(values))
 
 
 def _off_canaries(evidence: Evidence, mechanism: Mechanism) -> Finding:
@@ -91,11 +91,11 @@ def _all_noise(evidence: Evidence, mechanism: Mechanism) -> Finding:
 
 def _each_round(evidence: Evidence, mechanism: Mechanism) -> Finding:
     energies = np.array([one.energy for one in evidence.rounds])
-    return _oddest_mean_square(energies * evidence.parameters, evidence.parameters)
+    return _most_extreme_mean_square(energies * evidence.parameters, evidence.parameters)
 
 
 def _each_coordinate(evidence: Evidence, mechanism: Mechanism) -> Finding:
-    return _oddest_mean_square((evidence.noise**2).sum(0), len(evidence.noise))
+    return _most_extreme_mean_square((evidence.noise**2).sum(0), len(evidence.noise))
 
 
 def _shape(evidence: Evidence, mechanism: Mechanism) -> Finding:
@@ -112,7 +112,7 @@ def _round_to_round(evidence: Evidence, mechanism: Mechanism) -> Finding:
 
 
 def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Finding:
-    """Of each round's noise along that of each earlier one; over many rounds, of some of its coordinates."""
+    """Largest projection of one round's noise on that of an earlier one; over many rounds, on some of the coordinates."""
     rounds, size = evidence.noise.shape
     kept = min(size, max(FEWEST_ALONG, PRODUCTS_OF_ROUNDS // rounds**2))
     noise = evidence.noise[:, :: -(-size // kept)]
@@ -130,7 +130,7 @@ def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Finding:
 
 
 def _shifted(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    """Of the noise's numbers times those so many places further on, round the end, over all rounds; for each number of places."""
+    """Most extreme correlation of the noise with itself, shifted cyclically by each number of coordinates, over all rounds."""
     noise = evidence.noise
     rounds, size = noise.shape
     if noise.size < PRODUCTS or size < 3:
@@ -140,7 +140,7 @@ def _shifted(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     stds = np.full(len(sums), math.sqrt(rounds * size))
     if size % 2 == 0:  # half way round each product is met twice
         stds[-1] *= math.sqrt(2)
-    return _oddest_gaussian(sums / stds)
+    return _most_extreme_gaussian(sums / stds)
 
 
 def _sums(evidence: Evidence, mechanism: Mechanism) -> Finding:
@@ -153,39 +153,39 @@ def _absent_canaries(evidence: Evidence, mechanism: Mechanism) -> Finding | None
 
 
 def _either(one: Finding, other: Finding) -> Finding:
-    """The odder of two."""
-    odder = one if not one.p_value > other.p_value else other
-    return Finding(odder.value, float(np.minimum(1.0, 2 * np.minimum(one.p_value, other.p_value))))
+    """The more extreme of two findings."""
+    smaller = one if not one.p_value > other.p_value else other
+    return Finding(smaller.value, float(np.minimum(1.0, 2 * np.minimum(one.p_value, other.p_value))))
 
 
-def _leaning(leanings: list[float]) -> Finding | None:
-    """Of numbers of a standard Gaussian, of which some are missing: their mean, and their mean square."""
-    shown = [leaning for leaning in leanings if not math.isnan(leaning)]
+def _projection(projections: list[float]) -> Finding | None:
+    """The more extreme of the mean and the mean square of standard Gaussian numbers; NaN stands for a missing one."""
+    shown = [projection for projection in projections if not math.isnan(projection)]
     if not shown:
         return None
     return _either(_gaussian(math.fsum(shown) / math.sqrt(len(shown))), _mean_square(math.fsum(t * t for t in shown), len(shown)))
 
 
 def _together(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    return _leaning([one.together for one in evidence.rounds])
+    return _projection([one.together for one in evidence.rounds])
 
 
 def _absent(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    return _leaning([one.absent for one in evidence.rounds])
+    return _projection([one.absent for one in evidence.rounds])
 
 
 def _each_client(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    sums, squares, times = evidence.leanings()
-    return _either(_oddest_gaussian(sums / np.sqrt(times)), _oddest_mean_square(squares, times)) if len(times) else None
+    sums, squares, times = evidence.projections()
+    return _either(_most_extreme_gaussian(sums / np.sqrt(times)), _most_extreme_mean_square(squares, times)) if len(times) else None
 
 
 def _sampled(evidence: Evidence, mechanism: Mechanism) -> bool:
-    """Whether chance alone decides who takes part."""
+    """Whether chance alone decides the participants."""
     return mechanism.sampling != "full" and mechanism.most_exposure == math.inf  # clients that are spent fall silent
 
 
 def _participation(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    """Of how many clients took part in all."""
+    """The total number of participations."""
     if mechanism.most_exposure < math.inf:
         return None
     cohorts, rate = evidence.cohorts, mechanism.rate
@@ -197,7 +197,7 @@ def _participation(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
 
 
 def _sizes(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    """Of the spread of the cohorts' sizes."""
+    """The spread of the cohorts' sizes."""
     if not _sampled(evidence, mechanism) or mechanism.sampling != "poisson":
         return None
     sizes = _as_gaussian(stats.binom(evidence.cohorts.shape[1], mechanism.rate), evidence.cohorts.sum(1))
@@ -205,16 +205,16 @@ def _sizes(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
 
 
 def _own_participation(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    """Of how often each client took part, and, where they are drawn independently, of the spread of that."""
+    """The number of each client's participations and, where clients are drawn independently, its spread."""
     if not _sampled(evidence, mechanism):
         return None
     own = _as_gaussian(stats.binom(len(evidence.cohorts), mechanism.rate), evidence.cohorts.sum(0))
-    oddest = _oddest_gaussian(own)
-    return _either(oddest, _mean_square(float((own**2).sum()), len(own))) if mechanism.sampling == "poisson" else oddest
+    extreme = _most_extreme_gaussian(own)
+    return _either(extreme, _mean_square(float((own**2).sum()), len(own))) if mechanism.sampling == "poisson" else extreme
 
 
 def _overlap(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
-    """Of how many clients of a cohort come again so many rounds later; for each number of rounds."""
+    """The number of clients of a cohort that return some rounds later, for each number of rounds."""
     if not _sampled(evidence, mechanism):
         return None
     cohorts, found = evidence.cohorts, []
@@ -225,11 +225,11 @@ def _overlap(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
         else:
             law = stats.hypergeom(cohorts.shape[1], before, cohorts[later:].sum(1))
         found.append(float(_as_gaussian(law, again).sum()) / math.sqrt(len(again)))
-    return _oddest_gaussian(np.array(found))
+    return _most_extreme_gaussian(np.array(found))
 
 
 def _as_gaussian(law: Any, counts: np.ndarray) -> np.ndarray:
-    """Counts of a law as numbers of a standard Gaussian: their ranks, at random within each count, as quantiles."""
+    """Counts of a law as standard Gaussian numbers: the quantiles of their ranks, drawn at random within each count."""
     mass = law.pmf(counts)
     ranks = law.cdf(counts) - np.random.default_rng(0).random(len(counts)) * mass
     gaussian: np.ndarray = stats.norm.ppf(np.clip(ranks, 1e-300, 1 - 1e-16))
@@ -243,18 +243,18 @@ CHANCE = (
         "1",
         "the noise has another standard deviation than was accounted, or something else is released beside it",
     ),
-    Chance("noise in all", _all_noise, "1", "there is another amount of noise than was accounted"),
-    Chance("noise of each round", _each_round, "1", "a round has another noise than was accounted, or none"),
+    Chance("noise overall", _all_noise, "1", "the amount of noise is not the one that was accounted"),
+    Chance("noise of each round", _each_round, "1", "a round has other noise than was accounted, or none"),
     Chance("noise of each coordinate", _each_coordinate, "1", "some coordinates have less noise than was accounted"),
     Chance("shape of the noise", _shape, "0", "the noise is not Gaussian"),
     Chance(
         "noise from round to round",
         _round_to_round,
         "0",
-        "the noise of one round tells of the next: a stream that is used again can be subtracted",
+        "the noise of one round reveals that of the next: a stream that is reused can be subtracted",
     ),
-    Chance("noise of any two rounds", _any_two_rounds, "0", "the noise of one round tells of another one's"),
-    Chance("noise within a round", _shifted, "0", "the noise of some coordinates tells of others': numbers are used twice"),
+    Chance("noise of any two rounds", _any_two_rounds, "0", "the noise of one round reveals that of another"),
+    Chance("noise within a round", _shifted, "0", "the noise of some coordinates reveals that of others: numbers are used twice"),
     Chance(
         "sum of all rounds",
         _sums,
@@ -268,5 +268,5 @@ CHANCE = (
     Chance("participation", _participation, "1", "clients take part more or less often than was accounted"),
     Chance("sizes of cohorts", _sizes, "1", "clients are not drawn one by one: sampling may protect less than was accounted"),
     Chance("participation of each client", _own_participation, "0", "some clients take part more often than others, or all equally often"),
-    Chance("cohorts from round to round", _overlap, "0", "who takes part in one round tells who does in another"),
+    Chance("cohorts from round to round", _overlap, "0", "the participants of one round reveal those of another"),
 )

@@ -1,4 +1,4 @@
-"""What an audit has measured: sums that were released, less what clients sent, along each direction and as they are."""
+"""The measurements of an audit: released sums less the clients' messages, along each direction and by coordinate."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from normec.audit.releases import Seen
 from normec.operators import row_norms
 
 NUMBERS_KEPT = 2**23
-"""Of the noise of all rounds together."""
+"""The most numbers that are kept, of the noise of all rounds together."""
 LONGER = 1 + 1e-6
-"""What rounding explains of a length, over what the bound allows."""
+"""The length that rounding explains, over the one that the bound allows."""
 BINS = 60
-"""Of the histograms."""
+"""The number of bins of the histograms."""
 
 
 class Messages(NamedTuple):
-    """What the clients that computed in a round would send.
+    """The messages that the clients that computed in a round would send.
 
     places: (c,) of the clients in the federation. rows: (c, d). honest, canaries, absent: sums (d,), in float64, of those that honest
     clients and canaries sent, and of those that nobody sent.
@@ -36,14 +36,15 @@ class Messages(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One round; everything over the standard deviation of the noise that was accounted.
+    """The measurements of one round; everything is divided by the standard deviation of the noise that was accounted.
 
     canaries, held_out: (k,) the released sum less the honest messages, along each direction. present: (k,) which canaries took part.
     strength: (k,) what each canary's message adds to its own direction: the bound, zero where it is not present; with noise that
     depends on earlier rounds also what it leaves there of those.
     noise: (s,) what is left when all messages are taken away, at evenly spaced coordinates. energy: its mean square over all
     coordinates. clients: (c,) the places of clients whose message is known and not zero; took_part: (c,) which of them sent it;
-    leaning: (c,) how far what is left leans to each one's message. together, absent: the same for the sum of the messages that
+    projection: (c,) the projection of the remaining noise on each of these messages. together, absent: the same for the sum of the messages
+    that
     were sent, and of those that were not; NaN where there are none.
     """
 
@@ -55,7 +56,7 @@ class Measured(NamedTuple):
     energy: float
     clients: np.ndarray
     took_part: np.ndarray
-    leaning: np.ndarray
+    projection: np.ndarray
     together: float
     absent: float
 
@@ -63,9 +64,9 @@ class Measured(NamedTuple):
     def of(
         cls, total: Tensor, std: float, canaries: Canaries, strength: np.ndarray, messages: Messages, cohort: np.ndarray, rounds: int
     ) -> Measured:
-        """Of the released sum (d,), with noise that is independent from round to round. std: of the noise on each coordinate, as it
-        was accounted. strength: (k,) what the canaries' messages add along their directions, over std. cohort: the mask of all
-        clients, whose last are the canaries. rounds: in all, over which what is kept is shared out.
+        """The measurements of a released sum (d,), with noise that is independent from round to round. std: that of the noise on each
+        coordinate, as it was accounted. strength: (k,) what the canaries' messages add along their directions, over std. cohort: the mask
+        of all clients, the canaries last. rounds: the total number, over which the numbers that are kept are divided.
         """
         left = (total - messages.honest) / std
         along, aside = canaries.project(left)
@@ -73,7 +74,7 @@ class Measured(NamedTuple):
         noise = left - messages.canaries / std
         norms = row_norms(messages.rows)
         sent = norms > 0
-        leaning = ((messages.rows @ noise.to(messages.rows)).double() / norms)[sent].cpu().numpy()
+        projection = ((messages.rows @ noise.to(messages.rows)).double() / norms)[sent].cpu().numpy()
         clients = messages.places[sent.cpu().numpy()]
         step = -(-len(noise) // max(1, NUMBERS_KEPT // rounds))
         return cls(
@@ -85,7 +86,7 @@ class Measured(NamedTuple):
             energy=float(noise.square().mean()),
             clients=clients,
             took_part=cohort[clients],
-            leaning=leaning,
+            projection=projection,
             together=_along(noise, messages.honest + messages.canaries),
             absent=_along(noise, messages.absent),
         )
@@ -99,8 +100,8 @@ def _along(noise: Tensor, direction: Tensor) -> float:
 class Evidence:
     """All that an audit has measured.
 
-    rounds: those with a release. parameters: d. cohorts: (K, M) who of the honest clients took part in each round, released or not.
-    departure: how far a state was, at most, from what its release makes of it, over what rounding explains. longest: the longest
+    rounds: those with a release. parameters: d. cohorts: (K, M) the honest participants of each round, released or not. departure: the
+    largest distance of a state from the one that its release explains, over what rounding explains. longest: the longest
     message, or released sum, over what the bound allows. way_along, way_aside: (k,) cosines of the model's whole way x⁰ − x^K with
     the canaries' directions and the held-out ones, zero where it has not moved.
     """
@@ -117,14 +118,14 @@ class Evidence:
     def of(
         cls, rounds: list[Measured], cohorts: np.ndarray, departure: float, longest: float, canaries: Canaries, ends: tuple[Seen, Seen]
     ) -> Evidence:
-        """ends: the states before the first round and after the last."""
+        """The evidence of these rounds. ends: the states before the first round and after the last."""
         way = ends[0].server.x - ends[1].server.x
         along, aside = canaries.project(way / way.norm() if bool(way.any()) else way)
         return cls(tuple(rounds), len(way), cohorts, departure, longest, along, aside)
 
     @cached_property
     def canaries(self) -> np.ndarray:
-        """(n, k), as of each round; and so are the next ones."""
+        """The values of all rounds, (n, k), as for the next three."""
         return np.stack([one.canaries for one in self.rounds])
 
     @cached_property
@@ -141,23 +142,23 @@ class Evidence:
 
     @cached_property
     def noise(self) -> np.ndarray:
-        """(n, s), in float64."""
+        """The noise of all rounds, (n, s), in float64."""
         return np.stack([one.noise for one in self.rounds]).astype(np.float64)
 
-    def leanings(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """By client, apart for the rounds in which its message was sent and those in which it was not, where there are such: the sum
-        of the leanings, the sum of their squares, and their number.
+    def projections(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The sum of the projections, the sum of their squares, and their number, by client, separately for the rounds in which its message
+        was sent and those in which it was not, where there are such rounds.
         """
-        clients, took_part, leaning = (
-            np.concatenate([getattr(one, name) for one in self.rounds]) for name in ("clients", "took_part", "leaning")
+        clients, took_part, projection = (
+            np.concatenate([getattr(one, name) for one in self.rounds]) for name in ("clients", "took_part", "projection")
         )
         group = 2 * clients + took_part
         times = np.bincount(group)
-        sums, squares = (np.bincount(group, leaning**power)[times > 0] for power in (1, 2))
+        sums, squares = (np.bincount(group, projection**power)[times > 0] for power in (1, 2))
         return sums, squares, times[times > 0]
 
     def histograms(self) -> dict[str, Any]:
-        """How often each measured value was met, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
+        """How often each measured value occurred, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
         groups = {
             "canaries that took part": self.canaries[self.present],
             "canaries that did not": self.canaries[~self.present],

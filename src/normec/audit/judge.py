@@ -1,4 +1,4 @@
-"""The verdict: whether what was measured can come from the mechanism that was accounted, and what it shows of ε."""
+"""The verdict: whether the measured values can come from the mechanism that was accounted, and what they show of ε."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def _fit(evidence: Evidence, error: float) -> Fit:
 
 
 class Final(NamedTuple):
-    """How far, in standard deviations, the model's whole way leans to canaries' directions; a lower bound; and the chance of a
-    larger one where it leans no more than `most`, what all releases show.
+    """The projection of the model's whole way on the canaries' directions, in standard deviations; its lower bound; and the chance of a
+    larger one where the true projection is at most `most`, which all releases show.
     """
 
     mu: float

@@ -1,4 +1,4 @@
-"""What a run released, recovered from its states as an outsider sees them."""
+"""The releases of a run, recovered from its states as an outsider sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXACT = 1e-9
 
 
 class Seen(NamedTuple):
-    """What an outsider keeps of a run between two rounds: all that the server holds, in float64.
+    """The state that an outsider keeps of a run between two rounds: all that the server holds, in float64.
 
     unit: the unit roundoff of the numbers that they were.
     """
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, server: Server) -> Seen:
-        """Copies, which later rounds do not change."""
+        """A copy of the server's state, which later rounds do not change."""
         return cls(server.map(lambda vector: vector.double().clone()), torch.finfo(server.x.dtype).eps / 2)
 
     def equals(self, other: Seen) -> bool:
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
         return all(torch.equal(a, b) for a, b in zip(self.server.vectors, other.server.vectors, strict=True))
 
     def rounding(self, vector: Tensor) -> float:
-        """About how wrong the coordinates of one of them are (standard deviation)."""
+        """The approximate rounding error of a vector's coordinates (standard deviation)."""
         return self.unit * float(vector.square().mean().sqrt())
 
 

@@ -63,11 +63,11 @@ class Prepared:
     audited: Plan
 
     def execute(self, folder: RunFolder | None = None, observer: Observer | None = None) -> Run:
-        """Trains."""
+        """Trains the run with its canaries."""
         return execute(self.plan, folder, [self.witness] if observer is None else [self.witness, observer])
 
     def verdict(self) -> tuple[Verdict, Evidence]:
-        """The verdict, and what it rests on.
+        """The verdict, and the evidence on which it rests.
 
         Raises:
             NormecError: where the run shows nothing.
@@ -83,7 +83,7 @@ def check_promise(privacy: Privacy) -> None:
 
 
 def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
-    """An experiment, checked, with canaries inside.
+    """Checks an experiment and puts canaries inside.
 
     The noise is that of the run as it is, with its number of clients; the canaries come on top.
 

@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Test:
-    """One test. value: None where the run has not shown it. expected: of the value under the mechanism that was accounted. p_value:
-    the chance of something as odd under it; None where there is no chance in it. means: what a failure says.
+    """One test. value: None where the run has not shown it. expected: of the value under the mechanism that was accounted. p_value: the
+    chance of a value as extreme under it; None for a test without chance. means: what a failure says.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an audit has found.
+    """The findings of an audit.
 
     claimed: ε of the run. lower_bound: the accountant's ε, at the run's own rate, for the largest noise multiplier that agrees with the
     releases at `confidence`; final_lower_bound: with the final model alone. signal: what a canary's message adds to its direction,
@@ -49,7 +49,7 @@ class Verdict:
         return any(test.flagged for test in self.tests)
 
     def table(self) -> dict[str, Any]:
-        """Plain values; infinite numbers are null."""
+        """The verdict as plain values; infinite numbers are null."""
         found = {**asdict(self), "tests": [asdict(test) for test in self.tests], "flagged": self.flagged}
         for place in (found, *found["tests"]):
             place.update({key: None for key, value in place.items() if isinstance(value, float) and not math.isfinite(value)})

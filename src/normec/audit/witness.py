@@ -1,4 +1,4 @@
-"""Follows a run round by round, and measures what it releases."""
+"""The witness follows a run round by round, and measures what it releases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Whitening:
 
 
 class Witness(Observer):
-    """Follows one run. Its claims are taken from the accounting's numbers, and not from the code that acts on them.
+    """An observer of one run. It takes the claims from the accounting's numbers, and not from the code that acts on them.
 
     mechanism: as it was accounted. scale: of updates, to the unit that the algorithm bounds. names: the ids of all clients, whose last
     are the canaries. start: where the run has to begin. resumable: keep what a resume from the last round's checkpoint needs.
@@ -97,12 +97,12 @@ class Witness(Observer):
         self._white = Whitening(mechanism.noise)
 
     def computed(self, clients: Sequence[Hashable], updates: Tensor) -> None:
-        """Keeps the updates (d,) of the present round."""
+        """Keeps the updates (d,) of the current round."""
         with self._lock:
             self._updates.update(zip(clients, updates.clone(), strict=True))
 
     def released(self, rounds_done: int, server: Server, cohort: np.ndarray | None, mean: Tensor | None) -> None:
-        """Compares what is seen with what the round before explains; a round that is done again replaces the first time.
+        """Compares the state with the one that the round before explains; a round that is done again replaces the first time.
 
         The released mean is recovered from what the server holds, and not taken from the run's own word.
         """
@@ -124,7 +124,7 @@ class Witness(Observer):
         self._updates.clear()
 
     def finished(self, model: nn.Module, summary: dict[str, Any]) -> None:
-        """The model that is given out is the last one that was seen."""
+        """Checks that the final model is the last one that was seen."""
         given = parameters_to_vector(parameter for parameter in model.parameters() if parameter.requires_grad)
         if self.last is not None and not torch.equal(given.to(self.last.server.x), self.last.server.x):
             self.published = math.inf
@@ -134,7 +134,7 @@ class Witness(Observer):
             self.published = math.inf
 
     def evidence(self) -> Evidence:
-        """Of the rounds that released something.
+        """The evidence of the rounds that released something.
 
         Raises:
             NormecError: where it would show nothing.
@@ -182,7 +182,7 @@ class Witness(Observer):
         self.measured[k] = Measured.of(total, std, self.canaries, strength, messages, cohort, mechanism.rounds)
 
     def _accounted_std(self, participants: int) -> float:
-        """Of the noise on the sum, by the noise multiplier that was accounted and the bound that was declared."""
+        """The standard deviation of the noise on the sum, by the accounted noise multiplier and the declared bound."""
         draws = participants if isinstance(self.mechanism.trust, SecAgg | Local) else 1
         return self.mechanism.noise_multiplier * self.algorithm.operator.bound * math.sqrt(draws)
 

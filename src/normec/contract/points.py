@@ -1,4 +1,4 @@
-"""What every registered algorithm keeps: eleven points, each a function that raises `ContractBroken`.
+"""The contract of registered algorithms: eleven points, each a function that raises `ContractBroken`.
 
 An algorithm needs no line of its own for it; the names of its slots say what is an estimate of what (`v_hat` of the
 clients' `v`).
@@ -136,7 +136,7 @@ def zero_updates_send_zero(algorithm: Algorithm) -> None:
 
 
 def broken_clients_stay_as_they_are(algorithm: Algorithm) -> None:
-    """(3) A client whose update is not finite sends zero and keeps its memory; with privacy the run goes on."""
+    """(3) A client whose update is not finite sends zero and keeps its memory; with privacy the run continues."""
     rows, memory = some_rows(4, D), some_memory(algorithm, 4, torch.float64)
     rows[1, 0], rows[2, 0] = math.nan, math.inf
     step = client_step(algorithm, rows, memory, some_context(algorithm, 4, torch.float64))

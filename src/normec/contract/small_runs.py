@@ -61,7 +61,7 @@ class StopsAfter(Observer):
 
 
 class Keeps(Observer):
-    """Keeps the means (d,) that a run releases."""
+    """An observer that keeps the means (d,) that a run releases."""
 
     def __init__(self) -> None:
         self.means: list[Tensor] = []

@@ -40,7 +40,7 @@ Trained = Callable[[Sweep, Path], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: a configuration and the algorithms that take its [algorithm] section in turn.
+    """A comparison: a configuration, and the algorithms that take the place of its [algorithm] section in turn.
 
     base: a tree of settings. algorithms: names of contenders. settings: of single ones, by name. seeds: how many seeds, from the
     configuration's. tries: how many settings a small search tries for each; 0 for none. given: the arguments that say `base`.
@@ -55,7 +55,7 @@ class Comparison:
 
     @classmethod
     def of(cls, file: Path | None, assignments: list[str], names: str, seeds: int, tries: int, *, trust_code: bool = False) -> Comparison:
-        """Of a configuration file and `key=value` or `NAME.key=value`; names: of the algorithms, A,B,…
+        """The comparison of a configuration file and `key=value` or `NAME.key=value`. names: those of the algorithms, A,B,…
 
         trust_code: code that the file names may run.
         """
@@ -103,7 +103,7 @@ class Comparison:
 
     @cached_property
     def promises(self) -> dict[str, dict[str, Any]]:
-        """What a run of each promises, which does not depend on its outcome.
+        """The promise of a run of each algorithm, which does not depend on its outcome.
 
         Raises:
             BadInput: for what would fail only after other runs are done.
@@ -117,12 +117,12 @@ class Comparison:
 
     @property
     def source(self) -> Tree:
-        """What is compared, as one tree."""
+        """The comparison as one tree."""
         return {"base": self.base, "algorithms": list(self.algorithms), "settings": self.settings, "seeds": self.seeds, "tries": self.tries}
 
     @property
     def folder(self) -> Path:
-        """Where it lies that was given no folder: the same comparison always finds the same one."""
+        """The default folder: the same comparison always finds the same one."""
         key = hashlib.blake2b(json.dumps(self.source, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
         return Path("runs") / f"compare-{key}"
 
@@ -135,7 +135,7 @@ class Comparison:
         return spread(contender.searched(self.config(contender, {}, self.seed)), self.tries)
 
     def run(self, folder: Path, trained: Trained) -> list[dict[str, Any]]:
-        """Trains what is not finished yet; one row for each contender, also in comparison.json.
+        """Trains the runs that are not finished yet; returns one row per contender, also written to comparison.json.
 
         Raises:
             BadInput: for a folder that holds something else, or another comparison.

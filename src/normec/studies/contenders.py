@@ -1,4 +1,4 @@
-"""What a comparison compares: algorithms, each with a step of the server, and the settings that a search tries for each."""
+"""The contenders of a comparison: algorithms, each with a server step, and the settings that a search tries for each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Contender(NamedTuple):
         return own | self.ranges
 
     def changes(self, base: Tree, found: Tree, seed: int) -> Tree:
-        """What a run of it changes in the configuration that all share. found: the settings that a search has found.
+        """The changes of its run to the configuration that all share. found: the settings that a search has found.
 
         An algorithm that takes one gradient a round has local.steps = 1.
         """

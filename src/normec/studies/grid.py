@@ -19,7 +19,7 @@ Changes = dict[str, Any]
 
 
 class Point(NamedTuple):
-    """One run of a grid: its settings, and which of them it does not share with all others."""
+    """One run of a grid: its settings, and those that it does not share with all others."""
 
     tree: Tree
     changes: Changes

@@ -1,4 +1,4 @@
-"""What came out of the runs of a comparison: by what they are judged, and the mean and standard error of their numbers."""
+"""The outcomes of a comparison's runs: the number by which they are judged, and means and standard errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from normec.runs.record import Record
 
 
 def judged_by(rows: list[dict[str, Any]]) -> tuple[str, str, int]:
-    """By what runs are judged: its name, its key in a sweep's rows, and 1 where more of it is better, else −1."""
+    """The number by which runs are judged: its name, its key in a sweep's rows, and 1 where more of it is better, else −1."""
     for name, key, sign in (("test accuracy", "last_accuracy", 1), ("test loss", "test_loss", -1)):
         if any(row.get(key) is not None for row in rows):
             return name, key, sign
@@ -18,12 +18,12 @@ def judged_by(rows: list[dict[str, Any]]) -> tuple[str, str, int]:
 
 
 def score(row: dict[str, Any], key: str, sign: int) -> float:
-    """How good a run of a sweep is, larger being better; a failure is worse than all."""
+    """The score of a run of a sweep, larger being better; a failed run is worse than all others."""
     return sign * float(row[key]) if row["status"] == "done" and row.get(key) is not None else -math.inf
 
 
 def largest(promised: float | None, done: list[Record]) -> float | None:
-    """The ε that holds for every run: what is promised, or more where a run has spent more."""
+    """The ε that holds for every run: the promised one, or more where a run has spent more."""
     return promised and max([promised, *(spent for run in done if (spent := run.last("epsilon")) is not None)])
 
 
@@ -34,7 +34,7 @@ def rose(run: Record) -> bool:
 
 
 def values(done: list[Record], key: str) -> list[float]:
-    """Of a number of the summary, or a metric, in each run that has it."""
+    """The values of a number of the summary, or of a metric, in each run that has it."""
     found = [{**run.last_metrics, **(run.summary or {})}.get(key) for run in done]
     return [value for value in found if value is not None]
 

@@ -29,6 +29,6 @@ def start(config: RunConfig, path: Path, resume: bool) -> tuple[Plan, RunFolder]
 
 
 def resume_command(path: Path, config: RunConfig) -> str:
-    """What goes on with a run in its folder: a run.toml may name code, which only runs for those who trust it."""
+    """The command that resumes a run in its folder: a run.toml may name code, which only runs for those who trust it."""
     trust = [TRUST] if named_code(tomllib.loads(config.toml())) else []
     return shlex.join(["normec", "train", "--out", str(path), "--resume", *trust])

@@ -1,4 +1,4 @@
-"""What `normec sweep` runs: a grid of runs in processes of their own, which a kill at any moment leaves resumable."""
+"""A sweep, which `normec sweep` runs: a grid of runs in separate processes, which a kill at any moment leaves resumable."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sweep:
 
     @classmethod
     def of(cls, tree: Tree) -> Sweep:
-        """Of a tree of settings that may be lists, with [[case]] tables and a [sweep] section.
+        """The sweep of a tree of settings that may be lists, with [[case]] tables and a [sweep] section.
 
         Raises:
             BadInput: as `grid.expand`, before anything runs.
@@ -65,16 +65,16 @@ class Sweep:
 
     @classmethod
     def read(cls, file: Path, assignments: list[str], trust_code: bool = False) -> Sweep:
-        """Of a TOML file changed by `key=value` arguments, whose values may be lists too. trust_code: code that the file names may run."""
+        """The sweep of a TOML file changed by `key=value`, whose values may be lists too. trust_code: code that the file names may run."""
         return cls.of(merged(file, parse_assignments(assignments), trust_code))
 
     @property
     def rounds(self) -> int:
-        """Of all runs together, as planned."""
+        """The planned rounds of all runs together."""
         return sum(RunConfig.from_tree(point.tree).schedule.rounds for point in self.runs.values())
 
     def run(self, folder: Path, workers: int, told: Told) -> list[dict[str, Any]]:
-        """Trains what is not finished yet, `workers` runs at a time; returns the rows of the table.
+        """Trains the runs that are not finished yet, `workers` at a time; returns the rows of the table.
 
         Data, models and losses are looked at before anything runs. results.json and results.csv are replaced after each run.
 

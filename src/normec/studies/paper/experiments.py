@@ -1,4 +1,4 @@
-"""Which runs each figure of the paper needs, at three scales and under two readings of its noise."""
+"""The runs that each figure of the paper needs, at three scales and under two readings of its noise."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Label(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         kind = "honest" if self.honest else self.method
         return f"{kind}_p={self.rate:g}_beta={self.beta:g}_gamma={self.gamma:g}"
 
@@ -66,7 +66,7 @@ class Experiments:
 
     @classmethod
     def at(cls, scale: Scale, noise: Noise, path: Path | None, changes: Tree) -> Experiments:
-        """At a scale, with CIFAR-10 from `path`, and with further changes to all runs.
+        """The experiments at a scale, with CIFAR-10 from `path` and with further changes to all runs.
 
         Raises:
             BadInput: where the data is missing, or a change is no setting.
@@ -95,12 +95,12 @@ class Experiments:
         return int(self.base["rounds"])
 
     def noise_multiplier(self, rate: float) -> float:
-        """Standard deviation a coordinate of what a participant adds to its message of norm 1."""
+        """Standard deviation, per coordinate, of the noise that a participant adds to its message of norm 1."""
         s = paper_noise(rate, self.rounds, EPSILON, DELTA)
         return s / math.sqrt(self.d) if self.noise == "total" else s
 
     def true_epsilon(self, rate: float) -> dict[str, float]:
-        """What this noise really gives at δ.
+        """The ε that this noise really gives at δ.
 
         local: to a server that sees each message. secagg: to one that sees sums of pM messages. central: to whoever sees the
         models, if a trusted server adds the noise of pM participants at once and keeps the cohorts secret.

@@ -33,7 +33,7 @@ class Series(NamedTuple):
 
 
 def collect(experiments: Experiments, figure: Figure, folder: Path) -> dict[str, Any]:
-    """What a figure shows, as plain values: its series, what was chosen how, and what its noise gives.
+    """The content of a figure, as plain values: its series, the choices made, and the ε that its noise gives.
 
     Of several γ for one method, p and β the one of the highest test accuracy is shown, as the paper tunes it; figure 4 shows all.
     """
@@ -57,7 +57,7 @@ def collect(experiments: Experiments, figure: Figure, folder: Path) -> dict[str,
 
 
 def caption(found: dict[str, Any]) -> list[str]:
-    """What stands under a picture: the reading of the noise, and what ε each trust model truly gives for it."""
+    """The caption under a picture: the reading of the noise, and the ε that each trust model truly gives for it."""
     reading = {
         "total": "noise read as a whole: the vector z of a client has norm β s in the mean",
         "coordinate": "noise read a coordinate, as the privacy proof needs: each has standard deviation β s",
