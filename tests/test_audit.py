@@ -630,9 +630,7 @@ def test_an_interrupted_audit_says_that_it_starts_again_and_is_shown_without_a_v
             time.sleep(0.05)
         going.send_signal(signal.SIGINT)
         _, said = going.communicate(timeout=100)
-    assert going.returncode == 130 and said.endswith(
-        "interrupted; an audit does not go on where it stands: start it again, in another folder\n"
-    )
+    assert going.returncode == 130 and said.endswith("interrupted; an audit cannot be resumed: start it again, in another folder\n")
     page = write(Shown.read([tmp_path / "run"]))
     assert "there is no verdict" in page and 'id="h-audits"' not in page
     for arguments in (["train", "--resume"], ["audit"]):

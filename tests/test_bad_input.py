@@ -489,8 +489,8 @@ class Samples:
     ("samples", "word"),
     [
         ((([1.0], 0), ([1.0, 2.0], 1)), r"sample 1 is of shape \(2,\), the first of \(1,\)"),
-        (({"x": 1, "y": 2},), r"sample 0 of the dataset is no pair"),
-        ((([1.0], 0, 0),), r"sample 0 of the dataset is no pair"),
+        (({"x": 1, "y": 2},), r"sample 0 of the dataset is not a pair"),
+        ((([1.0], 0, 0),), r"sample 0 of the dataset is not a pair"),
         ((KeyError("gone"),), "cannot be read sample by sample .KeyError: 'gone'"),
         (((object(), 0),), "sample 0 of the dataset holds no tensors or arrays of one shape .object is none"),
         ((([[1.0], [2.0, 3.0]], 0),), "holds no tensors or arrays of one shape"),
@@ -512,7 +512,7 @@ def test_an_iterable_dataset_is_refused() -> None:
     [
         ([([[1.0], [2.0, 3.0]], [0, 1])], "client 0 holds no tensors or arrays"),
         ([(3, 4)], r"client 0 has samples of shape \(\)"),
-        ([([[1.0]], [0], [0])], "client 0 is no pair"),
+        ([([[1.0]], [0], [0])], "client 0 is not a pair"),
         ([(np.ones((2, 1)), [0, 1]), (np.ones((2, 1)), ["a", "b"])], "targets of several kinds"),
     ],
 )
@@ -522,7 +522,7 @@ def test_clients_that_are_no_pairs(clients: Any, word: str) -> None:
 
 
 def test_a_test_set_that_is_no_pair() -> None:
-    with pytest.raises(normec.BadInput, match=r"test is no pair \(x, y\)"):
+    with pytest.raises(normec.BadInput, match=r"test is not a pair \(x, y\)"):
         normec.Federation.from_arrays([[1.0], [2.0]], [0, 1], [0, 0], test=([[1.0]],))  # type: ignore[arg-type]
 
 

@@ -74,7 +74,7 @@ def test_a_tuned_comparison_resumes_says_how_it_came_about_and_how_to_train_what
         "tuned: 2 tries each, on another seed",
         "not accounted",
         "δ = 1e-05",
-        "dp-sgd: one gradient a round",
+        "dp-sgd: one gradient per round",
     ):
         assert words in done.out
     table = done.out.splitlines()[: 3 + 2 + 1 + 1]
@@ -321,7 +321,7 @@ def test_an_algorithm_by_its_import_path(command: Command, tmp_path: Path, monke
     compared = normec("compare", *SMALL, "--algorithms", "new_algorithm:SignEF21,clip21", "--seeds", "1", "--json")
     assert [row["algorithm"] for row in json.loads(compared.stdout)] == ["new_algorithm:SignEF21", "clip21"]
     refused = normec("train", "algorithm.name=new_algorithm:Sign")
-    assert refused.returncode == 2 and "is no registered algorithm" in refused.stderr
+    assert refused.returncode == 2 and "is not a registered algorithm" in refused.stderr
 
 
 def test_the_example_of_a_new_algorithm() -> None:

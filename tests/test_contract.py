@@ -218,13 +218,13 @@ def method(self: Any) -> Any:
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"operator": method}, "operator is no property. Write @property above it"),
-        ({"everyone_computes": lambda self: True}, "everyone_computes is no property"),
+        ({"operator": method}, "operator is not a property. Write @property above it"),
+        ({"everyone_computes": lambda self: True}, "everyone_computes is not a property"),
         ({"operator": None}, "operator is missing. Define it"),
         ({"client": None}, "client is missing"),
         ({"server": None}, "server is missing"),
         ({"starts_from_updates": property(lambda self: True)}, "start is missing"),
-        ({"client": property(lambda self: None)}, "client is no function"),
+        ({"client": property(lambda self: None)}, "client is not a function"),
         ({"client_slots": "v"}, "client_slots='v' is no tuple of names"),
         ({"client_slots": ["v"]}, r"client_slots=\['v'\] is no tuple of names"),
         ({"server_slots": (1,)}, r"server_slots=\(1,\) is no tuple of names"),

@@ -104,7 +104,7 @@ def test_columns_that_are_no_features_are_dropped_and_identifiers_are_pointed_ou
     less = load(Data(source=str(path), clients=3, test_fraction=0.0, drop_columns=("patient",)), Streams(0))
     assert less.x.shape == (30, 1) and not any("warning" in note for note in less.notes)
     for dropped, said in (
-        (["patien"], "'patien' is no column of the file. Did you mean patient?"),
+        (["patien"], "'patien' is not a column of the file. Did you mean patient?"),
         (["label"], "which is the label_column"),
     ):
         with pytest.raises(normec.BadInput, match=r"drop_columns") as error:

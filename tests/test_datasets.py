@@ -166,15 +166,15 @@ def test_pictures_are_the_same_twice_and_show_names_as_they_are(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["digits", "local.lr=1"], ["local is no setting of the data", "[data], or seed"]),
+        (["digits", "local.lr=1"], ["local is not a setting of the data", "[data], or seed"]),
         (["digits", "concentraton=1"], ["data.concentraton", "concentration?"]),
         (["digits", "min_size=15"], ["data.min_size=15", "fewer clients"]),
         (["digits", "seed=-1"], ["seed=-1"]),
-        (["digits", "more"], ["'more' is no setting"]),
+        (["digits", "more"], ["'more' is not a setting"]),
         (["nothing.toml"], ["nothing.toml does not exist"]),
-        (["nothing.csv"], ["data.source='nothing.csv' is no file"]),
+        (["nothing.csv"], ["data.source='nothing.csv' is not a file"]),
         (["digits", "--picture", "p.gif"], ["picture='p.gif'", ".png, .svg or .pdf"]),
-        (["digits", "--picture", "no/p.png"], ["picture='no/p.png'", "no is no folder"]),
+        (["digits", "--picture", "no/p.png"], ["picture='no/p.png'", "no is not a folder"]),
         (["--picture", "p.png"], ["picture='p.png' needs a source"]),
     ],
 )

@@ -81,7 +81,7 @@ def test_no_owners_no_spread() -> None:
     assert run.summary["simulation_only"]["spread"] is None
 
 
-@pytest.mark.parametrize(("ids", "words"), [(["a"], "names 1 clients for 2"), (["a", "z"], "'z', which is no client")])
+@pytest.mark.parametrize(("ids", "words"), [(["a"], "names 1 clients for 2"), (["a", "z"], "'z', which is not a client")])
 def test_owners_that_do_not_fit(ids: list[str], words: str) -> None:
     with pytest.raises(normec.BadInput, match=words):
         normec.Federation.from_arrays(np.ones((2, 1)), [0, 1], ["a", "b"], test=(np.ones((2, 1)), [0, 1]), test_client_ids=ids)

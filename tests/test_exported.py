@@ -108,7 +108,8 @@ def test_what_the_exporter_cannot_express_is_one_sentence(command: Command) -> N
 
 
 @pytest.mark.parametrize(
-    ("file", "said"), [("model.pt", "file='model.pt' must end in .onnx."), ("no/model.onnx", "no is no folder. Make it, or name another.")]
+    ("file", "said"),
+    [("model.pt", "file='model.pt' must end in .onnx."), ("no/model.onnx", "no is not a folder. Make it, or name another.")],
 )
 def test_a_file_that_cannot_be_written_is_refused_first(command: Command, file: str, said: str) -> None:
     done = command("export", "run", file)

@@ -284,7 +284,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(normec.BadInput, match=r"algorithm\.k=4 is more than the model's 3 parameters"):
         run_of(normec.EF21(k=4), HALF)
     for local in (normec.GD(steps=2), normec.IG(steps=1)):
-        with pytest.raises(normec.BadInput, match=r"local\.steps=\d .* dp-sgd takes one gradient a round"):
+        with pytest.raises(normec.BadInput, match=r"local\.steps=\d .* dp-sgd takes one gradient per round"):
             quadratic(DATA, algorithm=normec.DPSGD(), local=local)
 
 

@@ -578,7 +578,7 @@ def test_without_anyone_connected_no_round_is_spent_and_the_run_goes_on_later(tm
         if current == 2:
             grid.nodes.clear()
 
-    with pytest.raises(NormecError, match="the experiment cannot go on: 0 clients of 1 came"):
+    with pytest.raises(NormecError, match="the experiment cannot continue: 0 clients of 1 came"):
         start(chosen, grid, evaluate_fn=leave)
     assert read(tmp_path / "server" / "ledger.jsonl").counted() == 2
     grid.nodes.update(gone)
@@ -821,7 +821,10 @@ def test_an_app_to_start_from_is_written_once_and_holds_what_flower_needs(comman
         (["nowhere"], "APP='nowhere' holds no pyproject.toml. Write an app with: normec flower-app DIR"),
         (["mine", "--owners", "nobody"], "owners='nobody' must be local, central or none."),
         (["mine", "--out", "mine/here"], "--out='mine/here' lies in the app, and Flower would ship"),
-        (["mine", "epsilonn=3"], "epsilonn is no setting of the app ([tool.flwr.app.config] in its pyproject.toml). Did you mean epsilon?"),
+        (
+            ["mine", "epsilonn=3"],
+            "epsilonn is not a setting of the app ([tool.flwr.app.config] in its pyproject.toml). Did you mean epsilon?",
+        ),
     ],
 )
 def test_what_cannot_be_tried_is_refused_before_anything_starts(

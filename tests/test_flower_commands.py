@@ -105,7 +105,7 @@ def test_a_nodes_config_is_its_own_and_files_have_their_whole_path(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("data", "'data' is no setting. Write key=value"),
+        ("data", "'data' is not a setting. Write key=value"),
         ("max-epsilom=2", "node-config: max-epsilom is not known. Did you mean max-epsilon?"),
         ("trust=nobody", "node-config: trust='nobody' must be"),
         ("'data=a", '--node="\'data=a" cannot be read (No closing quotation)'),

@@ -161,7 +161,7 @@ def test_a_name_that_no_owner_can_give_is_not_taken(name: str, tmp_path: Path, m
         return reply
 
     grid.nodes[11].spoil = says
-    with pytest.raises(NormecError, match="which is no client's name"):
+    with pytest.raises(NormecError, match="which is not a client's name"):
         start(strategy(tmp_path), grid)
 
 

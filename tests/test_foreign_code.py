@@ -140,7 +140,7 @@ def test_an_interrupted_run_says_how_it_goes_on(command: Callable[..., Outcome],
             out = f"run{len(extra)}"
             stopped = command("train", "F.toml", *extra, "--out", out, "--trust-code")
             assert stopped.code == 1
-            assert stopped.err.splitlines()[-1].endswith(f"go on with: normec train --out {out} --resume{flag}")
+            assert stopped.err.splitlines()[-1].endswith(f"resume with: normec train --out {out} --resume{flag}")
 
 
 def test_named_code_finds_lists_and_tables_and_spares_the_rest() -> None:

@@ -309,10 +309,10 @@ class Stride(normec.GD):
 @pytest.mark.parametrize(
     ("choices", "reason"),
     [
-        ({"server": Backwards()}, "a server step of one's own (Backwards)"),
+        ({"server": Backwards()}, "a user-defined server step (Backwards)"),
         ({"participation": First(0.5)}, "cohorts of one's own"),
         ({"participation": Everyone()}, "cohorts of one's own"),
-        ({"local": Stride(steps=1, lr=0.5)}, "a local method of one's own (Stride)"),
+        ({"local": Stride(steps=1, lr=0.5)}, "a user-defined local method (Stride)"),
     ],
 )  # fmt: skip
 def test_subclasses_are_outside(choices: dict[str, Any], reason: str) -> None:
@@ -352,7 +352,7 @@ HALF, EVEN = Poisson(0.5), Fixed(0.5)
         ("fedavg", EVEN, FIVE, {}, None), ("fedavg", EVEN, normec.RR(steps=1, lr=0.1), {}, "rr"), ("fedavg", HALF, FIVE, {}, "divides by pM"),
         ("fedprox", EVEN, FIVE, {}, None), ("fedprox", EVEN, FIVE, {"server_lr": 0.5}, "not the mean"), ("fedprox", EVEN, FIVE, {"prox": 0.0}, "prox = 0"),
         ("scaffold", EVEN, FIVE, {}, None), ("scaffold", HALF, FIVE, {}, "divides by pM"), ("scaffold", EVEN, normec.IG(steps=1, lr=0.1), {}, "ig"),
-        ("scaffold", EVEN, None, {}, "a train function of one's own"),
+        ("scaffold", EVEN, None, {}, "a user-defined train function"),
     ],
 )  # fmt: skip
 def test_the_runs_that_each_guarantee_is_about(

@@ -147,13 +147,13 @@ def test_test_set_and_its_clients(make: Make) -> None:
 @pytest.mark.parametrize(
     ("change", "choices", "said"),
     [
-        ({}, {"features": "agee"}, "features='agee' is no column of the dataset. Did you mean age?"),
+        ({}, {"features": "agee"}, "features='agee' is not a column of the dataset. Did you mean age?"),
         ({}, {"features": []}, "features=[] must name columns"),
         ({}, {"features": ["age", "sick"]}, "other than the label 'sick'"),
         ({}, {"features": "word"}, "features='word' holds string values"),
         ({}, {"features": ["age", "grid"]}, "features='grid' holds samples of shape (2, 2), which cannot stand beside another column"),
-        ({}, {"label": "ill"}, "label='ill' is no column of the dataset"),
-        ({}, {"client_column": "ward"}, "client_column='ward' is no column of the dataset"),
+        ({}, {"label": "ill"}, "label='ill' is not a column of the dataset"),
+        ({}, {"client_column": "ward"}, "client_column='ward' is not a column of the dataset"),
         ({}, {"client_column": "sick"}, "client_column='sick' is the label too"),
         ({}, {"client_column": "dose"}, "client_column='dose' holds double values"),
         ({}, {"client_ids": [0] * 6}, "both are given"),
@@ -199,7 +199,7 @@ def test_what_is_wrong_with_the_test_set_is_said_of_it(make: Make) -> None:
     for test, said in (
         (make(TABLE | {"age": [None] * 3 + [1] * 3}), "test.features='age' has 3 missing values"),
         (make(TABLE, {"sick": ["yes", "no"]}), "test.label='sick' has the classes yes, no, in training no, yes"),
-        (make({"age": [1]}), "test.label='sick' is no column"),
+        (make({"age": [1]}), "test.label='sick' is not a column"),
         (make({k: v[:0] for k, v in TABLE.items()}), "test has no rows"),
         ([1], "test is of type list"),
     ):

@@ -221,8 +221,8 @@ def test_damaged_and_foreign_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"source": "cifar10"}, "path=None is no folder"),
-        ({"source": "cifar10", "path": "nowhere"}, "path='nowhere' is no folder"),
+        ({"source": "cifar10"}, "path=None is not a folder"),
+        ({"source": "cifar10", "path": "nowhere"}, "path='nowhere' is not a folder"),
         ({"source": "cifar10", "path": "."}, "holds neither parquet files"),
         ({"source": "digits", "path": "."}, "path='.' acts only with source='cifar10'"),
     ],

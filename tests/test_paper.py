@@ -99,7 +99,7 @@ def test_the_figures_at_the_tiny_scale(tmp_path: Path, command: Command) -> None
         (["figure1", "--scale", "huge"], "--scale='huge' is not known"),
         (["figure1", "--noise", "none"], "--noise='none' is not known. Use total or coordinate"),
         (["figure1", "--scale", "small"], "--data is missing"),
-        (["figure1", "--scale", "paper", "--data", "nowhere"], "data.path=.*nowhere.* is no folder"),
+        (["figure1", "--scale", "paper", "--data", "nowhere"], "data.path=.*nowhere.* is not a folder"),
         (["figure1", "rundes=3"], "rundes is not a setting"),
     ],
 )

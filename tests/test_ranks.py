@@ -71,7 +71,7 @@ def test_several_ranks_give_the_run_of_one(tmp_path: Path, ranks: int, name: str
 def test_a_dead_rank_ends_the_run_which_can_go_on(tmp_path: Path, name: str, noise: str) -> None:
     """In as many processes as before, since their number decides in what order sums are rounded."""
     dead = torchrun(2, str(tmp_path / "run"), name, noise, "7")
-    assert dead.returncode != 0 and "lost the others" in dead.stderr and "go on with --resume" in dead.stderr
+    assert dead.returncode != 0 and "lost the others" in dead.stderr and "resume with --resume" in dead.stderr
     assert vectors(tmp_path / "run")["x"].shape == (6,)
     with pytest.raises(normec.BadInput, match=r"engine\.ranks=2 there, 1 here"):
         train(tmp_path / "run", name, noise, resume=True)

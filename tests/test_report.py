@@ -303,7 +303,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(two: Path, tmp_path:
     done = command("report", str(tmp_path / "foreign"))
     assert done.code == 2 and "holds no run" in done.err and done.err.count("\n") == 1
     done = command("report", str(two / "ours"), "--out", str(tmp_path / "no" / "r.html"))
-    assert done.code == 2 and "is no folder" in done.err
+    assert done.code == 2 and "is not a folder" in done.err
 
 
 def test_many_rounds_are_thinned_and_the_last_stays(two: Path, tmp_path: Path) -> None:

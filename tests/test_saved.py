@@ -236,7 +236,7 @@ def test_a_start_of_another_model_is_named(tmp_path: Path) -> None:
         "names.pt": ({"weight": torch.zeros(3, 6)}, "it holds no 1.weight, 1.bias and also weight"),
         "shape.pt": ({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, r"holds 1.weight of shape \(3, 5\), the model of \(3, 6\)"),
         "nan.pt": ({"1.weight": torch.full((3, 6), float("nan")), "1.bias": torch.zeros(3)}, "in 1.weight that are not finite"),
-        "nested.pt": ({"epoch": 3, "state_dict": {}}, "is no state dict of tensors .it holds 'epoch'"),
+        "nested.pt": ({"epoch": 3, "state_dict": {}}, "is not a state dict of tensors .it holds 'epoch'"),
         "code.pt": ({"1.weight": Runs()}, "holds no plain state dict .UnpicklingError"),
     }
     data = normec.Federation.from_arrays(X, Y, np.arange(40) % 4)

@@ -170,7 +170,7 @@ def test_keys_of_one_name_are_told_apart() -> None:
     [
         ('[model]\nname = ["logistic", "cnnn"]\n', "model.name='cnnn' is not known.*in the run name=cnnn"),
         ('[model]\nloss = ["cross-entropy", "math:nothing"]\n', "math has no callable nothing.*in the run loss=math-nothing"),
-        ('[[case]]\ndata.source = "digits"\n[[case]]\ndata.source = "nowhere.csv"\n', "nowhere.csv.*is no file.*in the run source="),
+        ('[[case]]\ndata.source = "digits"\n[[case]]\ndata.source = "nowhere.csv"\n', "nowhere.csv.*is not a file.*in the run source="),
         ("[[case]]\ndata.clients = 10\n[[case]]\ndata.clients = 5000\n", "data.clients=5000 is more than"),
     ],
 )

@@ -48,7 +48,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "s"))
     for name, said in (
-        ("fifo", "is a FIFO"), ("to fifo", "is a FIFO"), ("endless", "is a device"), ("s", "is a socket"), (".", "is no file, but a folder"),
+        ("fifo", "is a FIFO"), ("to fifo", "is a FIFO"), ("endless", "is a device"), ("s", "is a socket"), (".", "is not a file, but a folder"),
         ("circle", "cannot be looked up"), ("none", "does not exist"), ("x" * 300, "cannot be looked up"), ("a\0b", "cannot be looked up"),
     ):  # fmt: skip
         with pytest.raises(normec.BadInput, match=r"data.source=.*Give a table.") as error:
@@ -516,7 +516,7 @@ def test_a_split_by_time(tmp_path: Path, style: str) -> None:
     dealt = federation(path, time_column="when", clients=2, test_fraction=0.25)
     assert dealt.test is not None and sorted(dealt.test[0].ravel().tolist()) == [16, 17, 18, 19, 20]
     kind = "dates" if "-" in style else "numbers"
-    assert any(f"by 'when', which is no feature, read as {kind}" in note for note in own.notes)
+    assert any(f"by 'when', which is not a feature, read as {kind}" in note for note in own.notes)
 
 
 def test_times_whose_order_is_not_known_are_refused(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_pixels_with_a_void_label() -> None:
     scores = np.eye(2)[np.where(labels == 0, 1, 1)].transpose(0, 3, 1, 2)
     run = said(scores, labels, nn.CrossEntropyLoss(ignore_index=255), (2, 2, 2), ignored=255)
     assert run.summary["test_accuracy"] == pytest.approx(2 / 3)
-    with pytest.raises(normec.BadInput, match=r"Targets 255 are no class.*ignore_index=255"):
+    with pytest.raises(normec.BadInput, match=r"Targets 255 are not classes.*ignore_index=255"):
         said(scores, labels, functional.cross_entropy, (2, 2, 2), ignored=255)
     with pytest.raises(normec.BadInput, match="axis 1 of 4"):
         said(scores.transpose(0, 2, 3, 1), labels * 0 + 1, functional.cross_entropy, (2, 2, 2), classes=list("abcd"))

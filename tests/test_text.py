@@ -126,7 +126,7 @@ def test_what_is_no_play_is_refused_in_one_sentence(tmp_path: Path, content: str
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.txt", tmp_path):
-        with pytest.raises(normec.BadInput, match="is no file"):
+        with pytest.raises(normec.BadInput, match="is not a file"):
             read_speakers(path, window=4)
 
 

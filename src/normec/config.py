@@ -156,7 +156,7 @@ def resolve_data(source: Path | None, assignments: Iterable[str], trust_code: bo
     changes = parse_assignments(f"data.{text.strip()}" if short.match(text) else text for text in assignments)
     for section in changes:
         if section not in ("data", "seed"):
-            raise BadInput(section, " is no setting of the data. Give keys of [data], or seed.")
+            raise BadInput(section, " is not a setting of the data. Give keys of [data], or seed.")
     if source is None or source.suffix == ".toml":
         before = {key: value for key, value in (read_toml(source) if source else {}).items() if key in ("data", "seed")}
     else:
@@ -193,7 +193,7 @@ def parse_assignment(text: str) -> Tree:
     key, equals, value = text.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts) or len(parts) > 2:
-        raise BadInput(repr(text), " is no setting. Write key=value or section.key=value.")
+        raise BadInput(repr(text), " is not a setting. Write key=value or section.key=value.")
     parsed: Any = value.strip()
     with contextlib.suppress(ValueError, RecursionError):
         parsed = parsed if "\n" in parsed else tomllib.loads(f"value = {parsed}")["value"]

@@ -125,7 +125,7 @@ def write_atomically(path: Path, content: Callable[[], bytes]) -> None:
         OSError: where it cannot be written, or `path` is a folder, a device or the like, which no file may replace.
     """
     if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "it is no file that could be replaced", str(path))
+        raise OSError(errno.EEXIST, "it is not a file that could be replaced", str(path))
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:

@@ -158,7 +158,7 @@ class Algorithm(Settings):
             BadInput: where more than one local step is asked of a method that takes one gradient.
         """
         if self.one_gradient and (local.method not in ("gd", "sgd") or local.steps != 1):
-            problem = f"={local.steps} with local.method={local.method!r}: {self.name} takes one gradient a round."
+            problem = f"={local.steps} with local.method={local.method!r}: {self.name} takes one gradient per round."
             raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd) and local.steps=1.")
 
 
@@ -219,7 +219,7 @@ def algorithm_kind(setting: Setting, name: object) -> type[Algorithm]:
         return choose(setting, name, REGISTRY)
     kind = load_object(setting, name)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm) and kind in REGISTRY.values()):
-        raise BadInput(setting, f"={name!r} is no registered algorithm. Decorate a subclass of normec.Algorithm with normec.register.")
+        raise BadInput(setting, f"={name!r} is not a registered algorithm. Decorate a subclass of normec.Algorithm with normec.register.")
     return kind
 
 

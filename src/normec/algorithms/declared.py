@@ -21,7 +21,7 @@ def check_declaration(kind: type[Any], base: type[Any]) -> None:
     for name in PROPERTIES:
         held = inspect.getattr_static(kind, name)
         if name in kind.model_fields or (inspect.isroutine(held) and not isinstance(held, functools.cached_property)):
-            raise wrong(kind, name, "is no property. Write @property above it")
+            raise wrong(kind, name, "is not a property. Write @property above it")
     needed = ("operator", "client", "server")
     starts = inspect.getattr_static(kind, "starts_from_updates") is not inspect.getattr_static(base, "starts_from_updates")
     for name in (*needed, "start") if starts else needed:
@@ -29,7 +29,7 @@ def check_declaration(kind: type[Any], base: type[Any]) -> None:
             raise wrong(kind, name, "is missing. Define it, as in the docstring of normec.Algorithm")
     for name in ("client", "server", "correction", "start", "update_scale", "check_dimension", "check_local"):
         if not callable(getattr(kind, name)):
-            raise wrong(kind, name, "is no function. Define it with def")
+            raise wrong(kind, name, "is not a function. Define it with def")
     for name in ("client_slots", "server_slots"):
         slots = getattr(kind, name)
         if not isinstance(slots, tuple) or not all(isinstance(slot, str) and slot.isidentifier() for slot in slots):

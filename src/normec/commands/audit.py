@@ -11,7 +11,7 @@ import typer
 from normec.commands.answers import TrustCode
 from normec.errors import BadInput, Interrupted, NormecError
 
-ANEW = "an audit does not go on where it stands: start it again, in another folder"
+ANEW = "an audit cannot be resumed: start it again, in another folder"
 FLAGGED = 3
 """The exit code of an audit that has found something."""
 

@@ -37,7 +37,7 @@ def flower_run(
     node: Annotated[list[str] | None, typer.Option(metavar="'key=value …'", help="Of the first node's config, the second's, …")] = None,
     owners: Annotated[str, typer.Option(metavar="TRUST", help="What each node's owner accepts at least: local, central or none.")] = "none",
     max_epsilon: Annotated[float, typer.Option(metavar="ε", help="What each owner's client may spend, unless owners is none.")] = 10.0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="For certificates, states, logs; a run goes on with what lies there.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="For certificates, states, logs; a run resumes from what lies there.")] = Path(
         "loopback"
     ),
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="What the run may take.")] = 3600.0,
@@ -73,7 +73,7 @@ def flower_run(
     given = parse_assignments(changes or [])
     for key in given:
         if key not in known:
-            raise BadInput(key, f" is no setting of the app ([tool.flwr.app.config] in its pyproject.toml). {nearest(key, known)}")
+            raise BadInput(key, f" is not a setting of the app ([tool.flwr.app.config] in its pyproject.toml). {nearest(key, known)}")
     limits: dict[str, Any] = {"trust": owners} | ({"max-epsilon": max_epsilon} if owners != "none" else {})
     configs = [node_config(i, folder, limits, given_nodes[i] if i < len(given_nodes) else "") for i in range(clients)]
     for ending in (signal.SIGTERM, signal.SIGHUP):  # so that what was started ends, too

@@ -22,7 +22,7 @@ def compare(
     tries: Annotated[int | None, typer.Option(metavar="N", min=1, max=400, help="Settings --tune tries for each; by default 9.")] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Seeds of the result, from the configuration's.")] = 3,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="By default runs/compare-…, one for each comparison.")] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one per core.")] = None,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
 ) -> None:
@@ -47,7 +47,7 @@ def compare(
 def sweep(
     grid: Annotated[list[str], typer.Argument(metavar="SWEEP.toml [key=value …]", help="A configuration whose settings may be lists.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The sweep's folder; by default runs/NAME of NAME.toml.")] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one per core.")] = None,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects instead of the table.")] = False,
 ) -> None:
@@ -81,7 +81,7 @@ def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the same command resumes") from None
     except OSError as error:  # a full disk
-        raise NormecError(f"{error}. What was saved is intact; the same command goes on") from None
+        raise NormecError(f"{error}. What was saved is intact; the same command resumes") from None
 
 
 def _fail_if_any(rows: list[dict[str, Any]]) -> None:
@@ -97,7 +97,7 @@ def paper(
     data: Annotated[Path | None, typer.Option(metavar="PATH", help="The folder of CIFAR-10, for small and paper.")] = None,
     noise: Annotated[str, typer.Option(help="How the paper's noise is read: total (the vector's norm) or coordinate.")] = "total",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="By default runs/paper-SCALE-NOISE; the figures share runs.")] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Runs at a time; by default one per core.")] = None,
 ) -> None:
     """Train what a figure of the paper shows, and draw it: .png, .svg, and every point in .json.
 

@@ -108,9 +108,9 @@ def _watched(config: RunConfig, console: Console, path: Path, resume: bool, tens
                 observers.append(open_until_the_end.enter_context(TensorBoardObserver(path / "tensorboard")))
             return execute(plan, folder, observers, ranks)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; go on with: {going_on}") from None
+        raise Interrupted(f"interrupted; resume with: {going_on}") from None
     except OSError as error:  # a full disk
-        raise NormecError(f"{error}. What was saved is intact; go on with: {going_on}") from None
+        raise NormecError(f"{error}. What was saved is intact; resume with: {going_on}") from None
 
 
 def _new_folder(config: RunConfig) -> Path:

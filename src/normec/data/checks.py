@@ -42,7 +42,7 @@ def as_features(name: str, x: Any) -> Tensor:
     """Features (n, …) as a finite tensor; any array of numbers that numpy or torch can read.
 
     Raises:
-        BadInput: where they are no numbers, have no sample axis, or are not finite.
+        BadInput: where they are not numbers, have no sample axis, or are not finite.
     """
     return finite(name, _tensor(_array(name, x, kinds="fiub")))
 
@@ -107,7 +107,7 @@ def _bare(name: str) -> str:
 def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[str, ...] | None:
     """The classes of all the given labels: sorted strings, "0" … for integers, None for floats (regression).
 
-    Where a sample has several labels, integers are classes up to the largest one. ignored: a label that is no class.
+    Where a sample has several labels, integers are classes up to the largest one. ignored: a label that is not a class.
 
     Raises:
         BadInput: where they mix kinds.
@@ -132,7 +132,7 @@ def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[st
 def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None, ignored: int | None = None) -> Tensor:
     """Targets (n, …) as a tensor: class labels as int64 positions in `classes`, floats (classes is None) as they are.
 
-    ignored: a label that is no class, and stays as it is; of samples with several labels −100 is one too, as torch's losses have it.
+    ignored: a label that is not a class, and stays as it is; of samples with several labels −100 is one too, as torch's losses have it.
 
     Raises:
         BadInput: with the number of bad labels and the first of them.

@@ -116,7 +116,7 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
 
 
 def _refuse_without_names(path: Path, text: bytes, names: list[str], label: str) -> None:
-    """Refuses a file whose first row does not name the label and is no row of names, or has one cell alone.
+    """Refuses a file whose first row does not name the label and is not a row of names, or has one cell alone.
 
     Raises:
         BadInput: saying where the names are, or what the first row is.

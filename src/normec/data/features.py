@@ -113,7 +113,7 @@ def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
         found = as_written(column.to_pylist(), frame.decimal)
         if floats and found.dtype.kind == "U" and frame.decimal == "." and (comma := decimal_comma(found)):
             problem = f"={name!r} holds numbers with a comma such as {comma!r}, which would be names of classes"
-            remedy = "Set 'data.decimal=,' where the comma is the decimal point, or write names that are no numbers"
+            remedy = "Set 'data.decimal=,' where the comma is the decimal point, or write names that are not numbers"
             raise BadInput(setting, f"{problem}. {remedy}.")
     elif floats and (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         found = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())

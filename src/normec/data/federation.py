@@ -61,13 +61,13 @@ class Federation:
         Strings in y become classes in sorted order; integers must be 0 … C − 1 for C classes; floats are numbers to be predicted.
         A sample may have several targets: labels of tokens (n, L) or pixels (n, H, W), or K of its own (n, K). classes: the class
         names, where the samples need not show every class. empty_clients: ids of further clients without samples. ignored: a label
-        that is no class, which the loss must leave out; among several of a sample −100 is one too.
+        that is not a class, which the loss must leave out; among several of a sample −100 is one too.
 
         Raises:
             BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
         """
         if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
-            raise BadInput("test", " is no pair (x, y). Give one, or leave it out.")
+            raise BadInput("test", " is not a pair (x, y). Give one, or leave it out.")
         codes, ids = _group(client_ids, empty_clients)
         owners = _owners(test_client_ids, test, ids)
         features = as_features("x", x)
@@ -279,7 +279,7 @@ def _owners(
     keys = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
     for key in keys:
         if key not in position:
-            raise BadInput("test_client_ids", f" names {key!r}, which is no client. Name it in empty_clients, or correct it.")
+            raise BadInput("test_client_ids", f" names {key!r}, which is not a client. Name it in empty_clients, or correct it.")
     return np.array([position[key] for key in keys], dtype=np.int64)
 
 

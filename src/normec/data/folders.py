@@ -157,7 +157,7 @@ def _files(root: Path, skipped: Skipped) -> Iterator[tuple[tuple[str, ...], list
 
 
 def _skip_entry(path: Path, skipped: Skipped) -> bool:
-    """Whether a path is no folder of data and no image, which is then noted."""
+    """Whether a path is neither a folder of data nor an image, which is then noted."""
     folder = path.is_dir()
     if _hidden(path.name):
         skipped.add("hidden", "folder" if folder else "file", path)

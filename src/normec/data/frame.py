@@ -63,7 +63,7 @@ class Frame(NamedTuple):
             BadInput: naming the setting that names it, and the nearest column.
         """
         if name not in self.names:
-            raise BadInput(setting, f"={name!r} is no column of the file. {nearest(name, self.names)}")
+            raise BadInput(setting, f"={name!r} is not a column of the file. {nearest(name, self.names)}")
         if name in dict(self.unread):
             raise BadInput(setting, f"={name!r} holds {dict(self.unread)[name]} values. Use whole numbers or strings.")
         return self.columns[name]

@@ -171,7 +171,7 @@ def _owners(dataset: Any, label: str, client_column: str | None, client_ids: Seq
 def _table(dataset: Any, setting: str, name: str) -> Any:
     """One column, as a pyarrow table."""
     if name not in dataset.features:
-        raise BadInput(setting, f"={name!r} is no column of the dataset. {nearest(name, dataset.features)}")
+        raise BadInput(setting, f"={name!r} is not a column of the dataset. {nearest(name, dataset.features)}")
     return dataset.with_format("arrow", columns=[name])[:]
 
 

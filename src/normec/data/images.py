@@ -102,7 +102,7 @@ def pooled(table: Table, side: int) -> Table:
     """The same images with each square of `side` × `side` pixels averaged to one.
 
     Raises:
-        BadInput: where the samples are no images, or the squares do not fill them.
+        BadInput: where the samples are not images, or the squares do not fill them.
     """
     if table.x.ndim != 4 or any(length % side for length in table.x.shape[2:]):
         held = "no images" if table.x.ndim != 4 else f"images of {table.x.shape[2]}×{table.x.shape[3]} pixels"

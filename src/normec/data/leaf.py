@@ -101,7 +101,7 @@ def _users(file: Path, notes: list[str]) -> list[tuple[str, dict[str, list[Any]]
         held = json.loads(file.read_bytes())
         users, sizes, data = (held[key] for key in KEYS)
         if not (isinstance(users, list) and isinstance(sizes, list) and isinstance(data, dict)) or len(users) != len(sizes):
-            raise TypeError("users and num_samples are no lists of one length, or user_data is no object")
+            raise TypeError("users and num_samples are not lists of one length, or user_data is not an object")
         for user, size in zip(users, sizes, strict=True):
             x, y = data[user]["x"], data[user]["y"]
             if not (isinstance(user, str) and isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == size):
@@ -121,7 +121,7 @@ def _codes(path: Path, held: Held) -> Held:
     """Windows of characters as codes, each with the code of its next character."""
     if held.x.ndim != 1 or held.y.dtype.kind != "U" or held.y.ndim != 1:
         raise BadInput(
-            "data.source", f": {path} holds x of text that are no windows of characters. Give numbers, or strings of one length."
+            "data.source", f": {path} holds x of text that are not windows of characters. Give numbers, or strings of one length."
         )
     lengths = np.char.str_len(held.x)
     if len(set(lengths.tolist())) > 1 or (np.char.str_len(held.y) != 1).any():

@@ -55,13 +55,13 @@ def regular_file(path: Path, setting: str, kinds: str) -> Path:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise BadInput(setting, f"={str(path)!r} is no file: it does not exist. Give {kinds}.") from None
+        raise BadInput(setting, f"={str(path)!r} is not a file: it does not exist. Give {kinds}.") from None
     except (OSError, ValueError) as error:  # links in a circle, a name that is too long or holds a null character
         reason = getattr(error, "strerror", None) or error
         raise BadInput(setting, f"={str(path)!r} cannot be looked up ({reason}). Give {kinds}.") from None
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in KINDS if test(mode)), "something else")
-        said = "is no file, but a folder" if stat.S_ISDIR(mode) else f"is {kind}, not a regular file"
+        said = "is not a file, but a folder" if stat.S_ISDIR(mode) else f"is {kind}, not a regular file"
         raise BadInput(setting, f"={str(path)!r} {said}. Give {kinds}.")
     return path
 

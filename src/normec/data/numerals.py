@@ -98,7 +98,7 @@ def _numbers_of_text(column: Any, written: bool, decimal: str) -> np.ndarray | s
 
 
 def _number(plain: str, decimal: str) -> float | None:
-    """What a text without blanks says, None where that is no number."""
+    """What a text without blanks says, None where that is not a number."""
     text = plain if decimal == "." else plain.replace(".", "?").replace(decimal, ".")
     return float(text) if PLAIN.fullmatch(text) else None
 

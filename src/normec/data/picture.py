@@ -35,7 +35,7 @@ def check(path: Path, setting: str = "picture") -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise BadInput(setting, f"={str(path)!r} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
     if not path.parent.is_dir():
-        raise BadInput(setting, f"={str(path)!r}: {path.parent} is no folder. Make it, or name another.")
+        raise BadInput(setting, f"={str(path)!r}: {path.parent} is not a folder. Make it, or name another.")
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -16,7 +16,7 @@ class Table(NamedTuple):
     test: (x, y) where the source brings its own test set; test_client: the id of each of its samples' client.
     classes: their names, where the labels are positions among them.
     text: x holds the codes of characters, which stay whole numbers and in the order of the text. codes: as text, in no order.
-    features: the names of the columns of x. time: (n,) what a split by time goes by. unit: who `client` is, where that is no column.
+    features: the names of the columns of x. time: (n,) what a split by time goes by. unit: who `client` is, where that is not a column.
     """
 
     x: np.ndarray
@@ -39,7 +39,7 @@ class Table(NamedTuple):
 class Columns(NamedTuple):
     """The meaning of a file's columns. natural: the ids in `client` name the clients. dropped: columns that are not read.
 
-    time: the column that a split by time goes by, which is no feature. labels: further columns of targets, beside `label`.
+    time: the column that a split by time goes by, which is not a feature. labels: further columns of targets, beside `label`.
     """
 
     label: str
@@ -66,7 +66,7 @@ def client_ids(table: Any, columns: Columns) -> np.ndarray | None:
 
 def _column(table: Any, setting: str, name: str) -> Any:
     if name not in table.column_names:
-        raise BadInput(setting, f"={name!r} is no column of the file. {nearest(name, table.column_names)}")
+        raise BadInput(setting, f"={name!r} is not a column of the file. {nearest(name, table.column_names)}")
     return table[name]
 
 

@@ -95,7 +95,7 @@ def _generators_kept() -> Iterator[Callable[[], bool]]:
 def pair(setting: str, what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) as arrays of numbers or, for y, strings."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise BadInput(setting, f": {what} is no pair (x, y). Give one.")
+        raise BadInput(setting, f": {what} is not a pair (x, y). Give one.")
     try:
         x, y = (_array(part) for part in given)
     except (TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ class Data(ImageSettings):
     min_size: training samples that every client has at least. path: the folder of CIFAR-10. window: of a text, the number of
     characters from which the next one is predicted. pool: of images, the side of the squares of pixels that are averaged.
     resize, channels, pixel_max: of images, as in `ImageSettings`.
-    drop_columns: of a table, those that are no features. time_column: of a table, what a split by time goes by; it is no feature.
+    drop_columns: of a table, those that are not features. time_column: of a table, what a split by time goes by; it is not a feature.
     separator, decimal, encoding: how a CSV is written; by default its first row tells the separator. test_source: a test set of its
     own, read as the source is. size_limit: bytes of memory that the source may take once it is read;
     "auto" for half of what the machine has free.
@@ -102,7 +102,7 @@ class Data(ImageSettings):
         for key, names in (("label_column", self.label_names), ("client_column", (self.client_column,))):
             for name in names:
                 if name in self.drop_columns:
-                    raise BadInput("drop_columns", f" holds {name!r}, which is the {key}. Remove it there; it is no feature.")
+                    raise BadInput("drop_columns", f" holds {name!r}, which is the {key}. Remove it there; it is not a feature.")
         if self.partition == "column" and self.client_column in self.label_names:
             raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
         if self.time_column is not None and self.test_source is not None:

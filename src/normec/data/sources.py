@@ -115,7 +115,7 @@ def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]
         of = "each client's samples" if data.partition == "column" else "all samples"
         kind = "dates" if table.time.dtype.kind == "M" else "numbers"
         notes.append(
-            f"the test set is the last {data.test_fraction:g} of {of} by {data.time_column!r}, which is no feature, read as {kind}"
+            f"the test set is the last {data.test_fraction:g} of {of} by {data.time_column!r}, which is not a feature, read as {kind}"
         )
     if table.test is not None and table.client is not None and table.test_client is None and data.partition == "column":
         notes.append(f"no results by client: the test set has no column {data.client_column!r}")
@@ -141,9 +141,9 @@ def _who_holds_what(data: Data, unit: str) -> tuple[str, ...]:
         return ()
     dealt = f"warning: the samples are dealt to {data.clients or DEFAULT_CLIENTS} clients ({data.partition})"
     if data.source.lower().endswith(".txt"):
-        return (f"{dealt}; what one speaker says is in many clients' hands. Set data.partition=column for a client a speaker",)
+        return (f"{dealt}; what one speaker says is in many clients' hands. Set data.partition=column for one client per speaker",)
     if unit:
-        return (f"{dealt}; the samples of one {unit} are in many clients' hands. Set data.partition=column for a client per {unit}",)
+        return (f"{dealt}; the samples of one {unit} are in many clients' hands. Set data.partition=column for one client per {unit}",)
     if data.client_column == "client":
         return ()
     return (f"{dealt}; the column {data.client_column!r} does not say who holds what. Set data.partition=column for that",)
@@ -167,7 +167,7 @@ def _read(data: Data, source: str) -> Table:
     if source == "cifar10":
         if data.path is None or not Path(data.path).is_dir():
             raise BadInput(
-                "data.path", f"={data.path!r} is no folder. Name the one that holds CIFAR-10, as parquet files or python batches."
+                "data.path", f"={data.path!r} is not a folder. Name the one that holds CIFAR-10, as parquet files or python batches."
             )
         return read_cifar10(Path(data.path), look)
     path, limit = Path(source), look.size_limit
@@ -197,7 +197,7 @@ def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np
     """The client of each training sample, and the ids of all clients."""
     if data.partition == "column":
         if client is None:
-            problem = f"={data.client_column!r} is no column of {data.source}. Name the one that holds client ids."
+            problem = f"={data.client_column!r} is not a column of {data.source}. Name the one that holds client ids."
             raise BadInput("data.client_column", problem)
         return client[train], np.unique(client).tolist()
     clients = data.clients or DEFAULT_CLIENTS

@@ -118,7 +118,7 @@ class Ranks:
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise TrainingFailed(
                 f"rank {self.rank} of {self.size} lost the others: one of them has ended, and says why ({reason}). "
-                "A checkpoint, where there is one, is intact; go on with --resume."
+                "A checkpoint, where there is one, is intact; resume with --resume."
             ) from error
         return value
 

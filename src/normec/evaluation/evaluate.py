@@ -66,7 +66,7 @@ class Evaluation(Settings):
         if self.best is None or (self.best_is is not None and self.best in held):
             return self.best_is != "smallest"
         if self.best not in held:
-            raise BadInput("evaluation.best", f"={self.best!r} is no number of this run. {nearest(self.best, held)}")
+            raise BadInput("evaluation.best", f"={self.best!r} is not a number of this run. {nearest(self.best, held)}")
         known = self.best in ("test_accuracy", "r2", *SMALLER_IS_BETTER)
         said = self.best not in SMALLER_IS_BETTER if known else getattr(metrics[self.best], "higher_is_better", None)
         if said is None:

@@ -89,7 +89,7 @@ def built(chosen: list[NamedMetric], reading: Reading, classes: int | None, labe
     One that asks for `task`, `num_classes`, `num_labels` or `ignore_index` is told. labels: how many targets a sample has.
 
     Raises:
-        BadInput: for what is no metric, or does not suit the outputs.
+        BadInput: for what is not a metric, or does not suit the outputs.
     """
     kind = "multiclass" if reading.kind != "score" else "binary" if labels == 1 else "multilabel"
     offered: dict[str, Any] = {"task": kind, "num_classes": 2 if reading.kind == "score" else classes, "num_labels": labels}
@@ -108,7 +108,7 @@ def _made(chosen: NamedMetric, offered: dict[str, Any], reading: Reading, classe
     except Exception as error:  # whatever a foreign class raises
         raise BadInput("evaluation.metrics", f": {path} cannot be made ({type(error).__name__}: {error}). Name another metric.") from error
     if not all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")):
-        raise BadInput("evaluation.metrics", f": {path} is no metric: it needs update, compute and reset. Name another one.")
+        raise BadInput("evaluation.metrics", f": {path} is not a metric: it needs update, compute and reset. Name another one.")
     if _wants(metric) == "Binary" and not (reading.kind == "score" or (reading.kind == "classes" and classes == 2)):
         held = f"{classes} classes" if reading.kind == "classes" else "no two classes"
         raise BadInput("evaluation.metrics", f": {path} is of two classes, and the model names {held}. Name another metric.")

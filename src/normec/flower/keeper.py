@@ -107,7 +107,7 @@ class Keeper:
             if attempt > self._before:  # ids of attempts are in their order
                 self.owner.mark_outdated(self.experiment)
             problem = f": the server has counted attempt {attempt} and {self.path} does not hold it, having been lost or restored."
-            raise BadInput("memory", f"{problem} This client cannot go on in experiment {self.experiment}; start a new one.")
+            raise BadInput("memory", f"{problem} This client cannot continue in experiment {self.experiment}; start a new one.")
         self._kept = kept
         return kept.memory
 

@@ -161,7 +161,7 @@ class Roster:
         if len(self.node_of) < least:
             refusals = "".join(f" {entry.reason}." for entry in self._turned_away.values())
             found = f"{count(len(self.node_of), 'client')} of {clients} came within {time.monotonic() - begun:.0f} s"
-            raise NormecError(f"the experiment cannot go on: {found}.{refusals} Start the other nodes, or change what is refused.")
+            raise NormecError(f"the experiment cannot continue: {found}.{refusals} Start the other nodes, or change what is refused.")
         if not self.clients:
             self.clients = tuple(sorted(self.node_of)[:clients])
             self.bound = {client: self.bound[client] for client in self.clients}

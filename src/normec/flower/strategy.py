@@ -195,7 +195,7 @@ class Strategy(FlowerStrategy):
         """Logs what runs, and what is promised, before anything starts."""
         log.info("experiment %s: %s, in %s", self.state.experiment, self.algorithm.name, self.folder.path)
         if self.state.rounds_done:
-            log.info("goes on after %s", self.state.where())
+            log.info("resumes after %s", self.state.where())
         log.info("planned: %s", self.state.claim().sentence)
 
     def _evaluate(self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord | None, result: Result) -> None:
@@ -272,7 +272,7 @@ class Strategy(FlowerStrategy):
             reasons = "".join(f" Client {client!r}: {reason.rstrip('.')}." for client, reason in sorted(found.refused.items()))
             slow = f" A client that is only slow needs a timeout of more than {self.timeout:g} s." if found.absent else ""
             problem = f"in {MOST_UNANSWERED} rounds running no client has given an answer that counts.{reasons}{slow}"
-            raise NormecError(f"{problem} The experiment goes on from its folder, in a new run, when they do.")
+            raise NormecError(f"{problem} The experiment resumes from its folder, in a new run, when they do.")
 
     def _current(self) -> ArrayRecord:
         if not bool(self.state.server.x.isfinite().all()):

@@ -148,7 +148,7 @@ class Answer:
             raise BadInput("reply", " is malformed.")
         client, experiment, attempt, refused = map(str, words)
         if client and not re.fullmatch(NAME, client):
-            raise BadInput("reply", f" says that it is of client {plain(repr(client), 70)}, which is no client's name.")
+            raise BadInput("reply", f" says that it is of client {plain(repr(client), 70)}, which is not a client's name.")
         return cls(client, experiment, k, attempt, cls._message(content, key), plain(refused))
 
     @staticmethod

@@ -86,7 +86,7 @@ def as_image(input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """
     shape = (1, *input_shape) if len(input_shape) == 2 else input_shape
     if len(shape) != 3 or min(shape[1:]) < 8:
-        raise ValueError(f"samples of shape {input_shape} are no images of at least 8 × 8: (height, width) or (channels, height, width)")
+        raise ValueError(f"samples of shape {input_shape} are not images of at least 8 × 8: (height, width) or (channels, height, width)")
     return shape[0], shape[1], shape[2]
 
 

@@ -48,7 +48,7 @@ def probe(model: FlatModel, samples: tuple[Tensor, Tensor], classes: int | None)
     except FAILURES as error:  # whatever a user's module or loss raises
         odd = strangers([targets], classes)
         hint = (
-            f" Targets {odd[0]} are no class: give a loss that leaves them out, torch.nn.CrossEntropyLoss(ignore_index={odd[0]})."
+            f" Targets {odd[0]} are not classes: give a loss that leaves them out, torch.nn.CrossEntropyLoss(ignore_index={odd[0]})."
             if odd
             else ""
         )

@@ -77,5 +77,5 @@ def _state(path: Path) -> dict[str, Tensor]:
     odd = [key for key, value in state.items() if not isinstance(value, Tensor)] if isinstance(state, dict) else [type(state).__name__]
     if odd or not state:
         inside = f" (it holds {odd[0]!r}, which is none)" if odd else ""
-        raise BadInput(SETTING, f"={str(path)!r} is no state dict of tensors{inside}. Save it with torch.save(module.state_dict(), FILE).")
+        raise BadInput(SETTING, f"={str(path)!r} is not a state dict of tensors{inside}. Use torch.save(module.state_dict(), FILE).")
     return {str(name): value for name, value in state.items()}

@@ -19,7 +19,7 @@ class CharLM(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         if len(input_shape) != 1 or classes != len(ALPHABET):
-            problem = f"samples of shape {input_shape} in {classes} classes are no windows of text"
+            problem = f"samples of shape {input_shape} in {classes} classes are not windows of text"
             raise ValueError(f"{problem}: shape (length,), {len(ALPHABET)} classes")
         self.embedding = nn.Embedding(len(ALPHABET), 32)
         self.lstm = nn.LSTM(32, 96, batch_first=True)

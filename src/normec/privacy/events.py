@@ -50,5 +50,5 @@ def _event(value: Any) -> Any:
         return value
     kind = getattr(dp_accounting, str(value.get("kind")), None)
     if not (isinstance(kind, type) and issubclass(kind, dp_accounting.DpEvent)):
-        raise TypeError(f"{value.get('event')!r:.60} is no event of dp-accounting")
+        raise TypeError(f"{value.get('event')!r:.60} is not an event of dp-accounting")
     return kind(**{name: _event(each) for name, each in value.items() if name != "kind"})

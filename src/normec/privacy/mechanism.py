@@ -100,7 +100,7 @@ class Privacy(Settings):
             return NOISES[self.noise]
         kind = load_object("privacy.noise", self.noise)
         if not (isinstance(kind, type) and issubclass(kind, Noise)):
-            raise BadInput("privacy.noise", f"={self.noise!r} is no class of noise. Derive it from normec.privacy.noise.Noise.")
+            raise BadInput("privacy.noise", f"={self.noise!r} is not a class of noise. Derive it from normec.privacy.noise.Noise.")
         made: Noise = kind()
         return made
 

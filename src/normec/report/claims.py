@@ -37,7 +37,7 @@ def _audit_lines(run: Record) -> list[str]:
     canaries = count(int(run.audit["canaries"]), "canary client")
     inside = f"An audit: {canaries} took part beside the others, so that its accuracy is not a run's."
     if "tests" not in run.audit:
-        return [inside, "It was interrupted, or still goes on: there is no verdict."]
+        return [inside, "It was interrupted, or is still running: there is no verdict."]
     flagged = [test["name"] for test in run.audit["tests"] if test["flagged"]]
     return [inside, f"Flagged by: {', '.join(flagged)}. Nothing is promised until that is explained." if flagged else "No test is flagged."]
 

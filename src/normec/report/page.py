@@ -63,7 +63,7 @@ def check_page(file: Path) -> None:
         BadInput: saying what.
     """
     if not file.parent.is_dir():
-        raise BadInput("--out", f"={str(file)!r}: {file.parent} is no folder. Make it, or name another.")
+        raise BadInput("--out", f"={str(file)!r}: {file.parent} is not a folder. Make it, or name another.")
     if file.is_dir():
         raise BadInput("--out", f"={str(file)!r} is a folder. Name a file in it, such as {file / 'report.html'}.")
     if file.exists() and (not file.is_file() or file.read_bytes()[: len(FIRST)] != FIRST):

@@ -182,7 +182,7 @@ def timings(groups: list[Group]) -> Markup:
         steps = [after - before for before, after in itertools.pairwise(seconds)]
         middle = statistics.median(steps) if steps else None
         rows.append([group.member(name), number(seconds[-1] if seconds else None, ",.1f"), number(middle and 1000 * middle, ",.1f")])
-    return table(["run", "seconds", "median milliseconds a round"], rows)
+    return table(["run", "seconds", "median milliseconds per round"], rows)
 
 
 def values(groups: list[Group], most: int) -> Markup:

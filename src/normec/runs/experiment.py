@@ -214,13 +214,13 @@ def _reading(model: FlatModel, outputs: Tensor, federation: Federation, classes:
     """How the model's outputs are read.
 
     Raises:
-        BadInput: where targets are no classes, and the loss does not leave them out.
+        BadInput: where targets are not classes, and the loss does not leave them out.
     """
     targets = [federation.y, *(federation.test[1:] if federation.test else ())]
     for value in strangers(targets, classes):
         if not passes_over(model.loss, outputs, targets[0], value):
             remedy = f"Give a loss that does, such as torch.nn.CrossEntropyLoss(ignore_index={value}), or remove them"
-            raise BadInput("y", f" holds targets {value}, which are no class and which the loss does not ignore. {remedy}.")
+            raise BadInput("y", f" holds targets {value}, which are not classes and which the loss does not ignore. {remedy}.")
     return reading_of(model.loss, outputs, targets, classes)
 
 

@@ -59,7 +59,7 @@ def _checked(path: Path) -> Path:
     if path.suffix.lower() != ".onnx":
         raise BadInput("file", f"={str(path)!r} must end in .onnx.")
     if not path.parent.is_dir():
-        raise BadInput("file", f"={str(path)!r}: {path.parent} is no folder. Make it, or name another.")
+        raise BadInput("file", f"={str(path)!r}: {path.parent} is not a folder. Make it, or name another.")
     if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
         raise BadInput("export", " needs onnx and onnxscript. Install them with pip install 'normec[onnx]'.")
     return path

@@ -84,7 +84,7 @@ class RunFolder:
     def _check(self, resume: bool) -> None:
         path, holds_run = self.path, self.holds_run
         if self.audit.exists():
-            raise BadInput("out", f": {path} holds an audit, which cannot go on. Choose another folder.")
+            raise BadInput("out", f": {path} holds an audit, which cannot be resumed. Choose another folder.")
         if resume and not holds_run:
             raise BadInput("resume", f": {path} holds no run. Leave it out to start one.")
         if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -139,7 +139,7 @@ def outside(plan: Plan) -> list[str]:
     if chosen.local.method == "ig" and bool(((sizes > batch) & (sizes % batch > 0)).any()):
         reasons.append("mini-batches of unequal size, which the theorem's f_i weighs alike (choose a local.batch_size that divides)")
     if type(plan.federation) is not Federation:
-        reasons.append(f"a federation of one's own ({type(plan.federation).__name__})")
+        reasons.append(f"a user-defined federation ({type(plan.federation).__name__})")
     return reasons
 
 

@@ -54,7 +54,7 @@ class Contender(NamedTuple):
     def changes(self, base: Tree, found: Tree, seed: int) -> Tree:
         """The changes of its run to the configuration that all share. found: the settings that a search has found.
 
-        An algorithm that takes one gradient a round has local.steps = 1.
+        An algorithm that takes one gradient per round has local.steps = 1.
         """
         changes: Tree = {"algorithm": {**self.algorithm, **found}, "seed": seed}
         if self.server:

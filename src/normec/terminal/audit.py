@@ -28,12 +28,12 @@ def outcome(flagged: bool, value: float | None, p_value: float | None) -> str:
 
 def audit_lines(verdict: Verdict) -> list[str]:
     """What an audit amounts to, and what each flagged test means."""
-    confidence = f"with {verdict.confidence:.0%} confidence in all"
+    confidence = f"with {verdict.confidence:.0%} confidence overall"
     lines = [
         f"{count(verdict.canaries, 'canary client')}, as many held-out directions, {count(verdict.rounds, 'round')} with a release",
         f"claimed: ε = {upper(verdict.claimed)}; at the largest noise that agrees {confidence}: ε = {upper(verdict.lower_bound)} by the "
         f"releases, {upper(verdict.final_lower_bound)} by the final model alone",
-        f"a test is flagged where its p-value is below {verdict.threshold:.2g}, {1 - verdict.confidence:.0%} in all, or its value is not "
+        f"a test is flagged where its p-value is below {verdict.threshold:.2g}, {1 - verdict.confidence:.0%} in total, or its value is not "
         "what it must be",
     ]
     if not verdict.lower_bound > 0:

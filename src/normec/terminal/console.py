@@ -93,7 +93,7 @@ class ConsoleObserver(Observer):
         if self._goes_on is None:
             self._goes_on = row["round"] > 0
             if self._goes_on:
-                say(self.console, f"goes on after round {row['round'] - 1}")
+                say(self.console, f"resumes after round {row['round'] - 1}")
         if self._task is not None:
             self._progress.update(self._task, completed=row["round"], status=status(row))
             if row["round"] == self._rounds:

@@ -56,7 +56,7 @@ def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
         lines.append(f"tuned: {tries}; tuning is not accounted")
     else:
         lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
-    lines += [f"{row['algorithm']}: one gradient a round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
+    lines += [f"{row['algorithm']}: one gradient per round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
     lines += [line for row in rows for line in _warnings(row)] + _by_itself(rows)
     lines.append(f"{folder}: every run, comparison.json; normec report {folder} draws them")
     return lines + [line for row in rows for line in (f"{row['algorithm']}, the settings chosen:", f"  {row['command']}")]

@@ -12,7 +12,7 @@ from normec.local import METHODS, LocalMethod
 from normec.privacy import Mechanism, SecAgg
 from normec.privacy.noise import is_independent
 
-COHORTS = {"poisson": "partial participation", "fixed": "cohorts of a fixed size", "own": "cohorts of one's own making"}
+COHORTS = {"poisson": "partial participation", "fixed": "cohorts of a fixed size", "own": "user-defined cohorts"}
 
 
 class Guarantee(NamedTuple):
@@ -56,14 +56,14 @@ def _server(server: ServerStep) -> list[str]:
     if type(server) is Descent:
         return []
     known = SERVER_STEPS.get(server.optimizer) is type(server)
-    return [f"the server optimizer {server.optimizer}" if known else f"a server step of one's own ({type(server).__name__})"]
+    return [f"the server optimizer {server.optimizer}" if known else f"a user-defined server step ({type(server).__name__})"]
 
 
 def _local(coverage: Coverage, local: LocalMethod | None) -> list[str]:
     if local is None:
-        return ["a train function of one's own"]
+        return ["a user-defined train function"]
     if METHODS.get(local.method) is not type(local):
-        return [f"a local method of one's own ({type(local).__name__})"]
+        return [f"a user-defined local method ({type(local).__name__})"]
     most = coverage.local.get(local.method, 0)
     if most is None or local.steps == most:
         return []

@@ -27,7 +27,7 @@ NAMES = (
     " _scaled_dot_product_cudnn_attention"
     # losses
     " nll_loss_forward nll_loss2d_forward mse_loss soft_margin_loss binary_cross_entropy_with_logits"
-    # what moves numbers and leaves them as they are; where they go to is no function of the parameters
+    # what moves numbers and leaves them as they are; where they go to is not a function of the parameters
     " view _unsafe_view _reshape_alias reshape view_as alias as_strided expand permute transpose t unsqueeze squeeze select slice narrow"
     " split split_with_sizes unsafe_split unsafe_chunk unbind unfold diagonal diag_embed flip roll repeat clone copy lift_fresh _to_copy"
     " cat stack constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d"

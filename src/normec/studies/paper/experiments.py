@@ -69,7 +69,7 @@ class Experiments:
         """The experiments at a scale, with CIFAR-10 from `path` and with further changes to all runs.
 
         Raises:
-            BadInput: where the data is missing, or a change is no setting.
+            BadInput: where the data is missing, or a change is not a setting.
         """
         tree = tomllib.loads(resources.files("normec.studies.paper").joinpath(f"{scale}.toml").read_text(encoding="utf-8"))
         setup = tree.pop("figures")
