@@ -310,8 +310,8 @@ class Stride(normec.GD):
     ("choices", "reason"),
     [
         ({"server": Backwards()}, "a user-defined server step (Backwards)"),
-        ({"participation": First(0.5)}, "cohorts of one's own"),
-        ({"participation": Everyone()}, "cohorts of one's own"),
+        ({"participation": First(0.5)}, "user-defined cohorts"),
+        ({"participation": Everyone()}, "user-defined cohorts"),
         ({"local": Stride(steps=1, lr=0.5)}, "a user-defined local method (Stride)"),
     ],
 )  # fmt: skip
