@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-import trustme
 from cryptography.hazmat.primitives import serialization as ser
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from normec.errors import NormecError
+from normec.errors import BadInput, NormecError
 
 QUICKER = """import time
 _sleep = time.sleep
@@ -40,6 +39,12 @@ Config = Mapping[str, str | int | float | bool]
 
 def certificates(folder: Path, nodes: int) -> Path:
     """Write ca.crt, server.crt, server.key (for 127.0.0.1 and localhost, one day) and P-384 keys node0, node0.pub, ... for SuperNodes."""
+    try:
+        import trustme
+    except ImportError:
+        raise BadInput(
+            "normec.flower", " needs trustme for a federation on this machine. Install it with pip install 'normec[flower]'."
+        ) from None
     folder.mkdir(parents=True, exist_ok=True)
     authority, tomorrow = trustme.CA(), datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     server = authority.issue_cert("localhost", "127.0.0.1", not_after=tomorrow)
