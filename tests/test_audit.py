@@ -29,7 +29,7 @@ from normec.audit.run import Audit, prepare_audit
 from normec.audit.verdict import Verdict
 from normec.contract.small_runs import StopsAfter
 from normec.errors import BadInput, NormecError
-from normec.operators import Clipping
+from normec.operators import Clipping, Operator
 from normec.privacy import Mechanism, SecAgg
 from normec.privacy.noise import seeded_gaussian
 from normec.report.page import Shown, write
@@ -535,6 +535,38 @@ class Drawn(normec.DPFedAvgClip):
 def test_an_algorithm_whose_releases_or_messages_cannot_be_known_is_refused_before_training(kind: Any) -> None:
     with pytest.raises(BadInput, match=r"algorithm\.name='(fed-normec|dp-fedavg-clip)'.* Audit another algorithm"):
         prepare_audit(experiment(kind()), Audit())
+
+
+class Slow(Operator):
+    """g ↦ g / (1e5 + ‖g‖): half of its bound at 1e5."""
+
+    bound = 1.0
+
+    def __call__(self, rows: Tensor, uniform: Any = None) -> Tensor:
+        return rows / (1e5 + rows.norm(dim=1, keepdim=True))
+
+
+class Stated(Slow):
+    threshold = 1e5
+
+
+@pytest.mark.parametrize(("shape", "reach"), [(Slow(), "0.909"), (Stated(), None)])
+def test_the_operator_states_how_long_a_canary_is(shape: Operator, reach: str | None) -> None:
+    """1e6 / (1e5 + 1e6) = 0.909 of the bound, where it does not; whatever `alpha` an algorithm has, which may mean anything."""
+
+    class Own(normec.FedAvg):
+        alpha: float = 1e5
+
+        @property
+        def operator(self) -> Any:
+            return shape
+
+    chosen = experiment(Own(on="gradient"))
+    if reach is None:
+        prepare_audit(chosen, Audit())
+        return
+    with pytest.raises(BadInput, match=rf"sends {reach} of the bound 1, and would show nothing\. .* state its `threshold`"):
+        prepare_audit(chosen, Audit())
 
 
 def test_releases_are_recovered_from_whichever_vector_shows_them() -> None:

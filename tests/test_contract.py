@@ -16,7 +16,7 @@ from torch import Tensor
 
 import normec
 from conftest import quadratic
-from normec.algorithms import REGISTRY, Algorithm, ClientStep, Context, Slots
+from normec.algorithms import REGISTRY, Algorithm, ClientStep, Context, LocalRule, Slots
 from normec.contract import POINTS, ContractBroken, check, example
 from normec.operators import Clipping, Operator
 
@@ -148,10 +148,24 @@ class ComputesInFloat32(Honest):
         return ClientStep(message, (memory[0] + message,), update)
 
 
+class CorrectsInPlace(Honest):
+    @property
+    def local_rule(self) -> LocalRule:
+        return LocalRule(correction=lambda memory, server: memory[0].mul_(2))
+
+
+class NeverArrives(Honest):
+    """Its direction has the length of a step, however near the minimiser is, and it declares no settings without that."""
+
+    def server(self, state: Slots, mean: Tensor, rate: float) -> tuple[Tensor, Slots]:
+        direction, slots = super().server(state, mean, rate)
+        return direction / direction.norm().clamp(min=1e-12), slots
+
+
 BROKEN = [
     (1, TooLong), (1, SharesOneFactor), (1, WeighsByPosition), (1, DrawsTheSameForEverySeed), (1, ScalesBeyondItsBound),
-    (1, BreaksOnlyAtSomeLengths), (2, MovesAtZero), (4, Drifts), (5, DoublesItsEstimate), (5, ForgetsTheRate), (6, DrawsByItself),
-    (7, CountsOutside), (8, LosesPrecision), (8, ComputesInFloat32), (9, WritesInPlace),
+    (1, BreaksOnlyAtSomeLengths), (2, MovesAtZero), (4, Drifts), (4, NeverArrives), (5, DoublesItsEstimate), (5, ForgetsTheRate), (6, DrawsByItself),
+    (7, CountsOutside), (8, LosesPrecision), (8, ComputesInFloat32), (9, WritesInPlace), (9, CorrectsInPlace),
 ]  # fmt: skip
 
 
@@ -223,22 +237,79 @@ def method(self: Any) -> Any:
         ({"operator": None}, "operator is missing. Define it"),
         ({"client": None}, "client is missing"),
         ({"server": None}, "server is missing"),
-        ({"starts_from_updates": property(lambda self: True)}, "start is missing"),
+        ({"start": lambda self, update: (update,)}, "start is not a property. Write @property above it"),
+        ({"local_rule": lambda self: LocalRule()}, "local_rule is not a property"),
         ({"client": property(lambda self: None)}, "client is not a function"),
-        ({"client_slots": "v"}, "client_slots='v' is no tuple of names"),
-        ({"client_slots": ["v"]}, r"client_slots=\['v'\] is no tuple of names"),
-        ({"server_slots": (1,)}, r"server_slots=\(1,\) is no tuple of names"),
+        ({"client_slots": "v"}, "client_slots='v' is not a tuple of names"),
+        ({"client_slots": ["v"]}, r"client_slots=\['v'\] is not a tuple of names"),
+        ({"server_slots": (1,)}, r"server_slots=\(1,\) is not a tuple of names"),
         ({"server_slots": ("v", "v")}, r"server_slots=\(.v., .v.\) holds a name twice"),
-        ({"tuned": {"lr": (1, 2)}}, "tuned names 'lr', which is none of its settings"),
+        ({"tuned": {"lr": (1, 2)}}, "tuned names 'lr', which is not one of its settings"),
         ({"tuned": {"server_lr": 3}}, "tuned=.* must be a dict of"),
         ({"vectors_down": 0}, "vectors_down=0 must be a whole number"),
         ({"one_gradient": "no"}, "one_gradient='no' must be True or False"),
+        ({"about": "a paper"}, "about='a paper' must be a normec.About"),
+        ({"small": {"k": 3}}, "small names 'k', which is not one of its settings"),
+        ({"exact": {"prox": 0.0}}, "exact names 'prox', which is not one of its settings"),
     ],
 )
 def test_what_a_class_declares_is_checked_where_it_is_registered(attributes: dict[str, Any], said: str) -> None:
     with pytest.raises(normec.BadInput, match=rf"algorithm Changed\.{said}"):
         normec.register("changed")(changed(**attributes))
     assert "changed" not in REGISTRY
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("paper", "A paper", r"Write about = normec\.About\(paper=…\)"),
+        ("year", 2020, r"Write about = normec\.About\(year=…\)"),
+        ("guarantee", "O(1/K)", r"Write about = normec\.About\(guarantee=…\)"),
+        ("coverage", None, r"Write about = normec\.About\(coverage=…\)"),
+        ("correction", lambda self, memory, server: memory[0], r"Return normec\.LocalRule\(correction=…\), .* from a property local_rule"),
+        ("proximal", property(lambda self: 0.1), r"Return normec\.LocalRule\(proximal=…\) from a property local_rule"),
+        ("update_scale", lambda self, lr: lr, r"Return normec\.LocalRule\(unit=\"update\"\) from a property local_rule"),
+        ("starts_from_updates", property(lambda self: True), "Return the function that makes the first memories, .* from a property start"),
+        ("check_local", lambda self, local: None, "Write one_gradient = True"),
+    ],
+)
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_member_that_nothing_reads_is_refused_with_what_to_write_instead(name: str, value: Any, instead: str, inherited: bool) -> None:
+    """Also where a mixin holds it, and where the class is never registered."""
+    bases = (type("Mixin", (), {name: value}), Honest) if inherited else (Honest,)
+    annotated = {"__annotations__": {name: ClassVar[Any]}}
+    with pytest.raises(normec.BadInput, match=rf"^algorithm Old\.{name} is no longer read\. {instead}[^.]*\.$"):
+        type("Old", bases, {} if inherited else annotated | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"proximal": float("nan")}, "proximal=nan must be a number >= 0"),
+        ({"proximal": -0.1}, "proximal=-0.1 must be a number >= 0"),
+        ({"unit": "model"}, "unit='model' must be 'gradient' or 'update'"),
+        ({"correction": 0.5}, "correction=0.5 must be a function of memory and server"),
+    ],
+)
+def test_a_local_rule_is_checked(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(normec.BadInput, match=rf"LocalRule\.{said}"):
+        LocalRule(**wrong)
+
+
+def test_what_a_paper_states_is_checked() -> None:
+    with pytest.raises(normec.BadInput, match=r"About\.year='2020' must be a whole number or None"):
+        normec.About(year="2020")  # type: ignore[arg-type]
+    with pytest.raises(normec.BadInput, match=r"About\.coverage=\{'gd': 1\} must be a normec\.Coverage"):
+        normec.About(coverage={"gd": 1})  # type: ignore[arg-type]
+
+
+def test_only_a_registered_class_is_checked_and_not_the_one_it_derives_from() -> None:
+    class Derived(normec.FedAvg):
+        def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
+            raise RuntimeError
+
+    with pytest.raises(normec.BadInput, match=r"algorithm\.name=.*Derived"):
+        check(Derived)
 
 
 def fails(self: Any, *given: Any) -> Any:
@@ -257,6 +328,13 @@ def fails(self: Any, *given: Any) -> Any:
         ({"client": lambda self, u, m, c: ClientStep(u, (), u)}, "client returned a tuple of 0 for its slots. Return a tuple of 1: v"),
         ({"client": lambda self, u, m, c: ClientStep(u, m[0], u)}, "client returned Tensor for its slots"),
         ({"client": lambda self, u, m, c: ClientStep(u, m, None)}, "client returned residual of type NoneType"),
+        ({"local_rule": property(lambda self: 0.1)}, "local_rule is a float. Return a normec.LocalRule"),
+        (
+            {"local_rule": property(lambda self: LocalRule(correction=lambda m, s: m[0].sum(0)))},
+            r"local_rule returned correction of shape \(12,\)",
+        ),
+        ({"local_rule": property(lambda self: LocalRule(correction=lambda m, s: None))}, "local_rule returned correction of type NoneType"),
+        ({"start": property(lambda self: lambda update: update)}, "start returned Tensor for its slots"),
         ({"server": lambda self, s, mean, rate: mean}, "server returned Tensor. Return a pair"),
         ({"server": lambda self, s, mean, rate: (mean, mean)}, "server returned Tensor for its slots. Return a tuple of 1: v_hat"),
         ({"server": lambda self, s, mean, rate: (1.0, s)}, "server returned direction of type float"),

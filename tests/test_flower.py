@@ -790,7 +790,18 @@ def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Pat
         state = chosen.state
         if not watched:
             layout, start = Layout(True, False, 0), Seen.of(state.server)
-            watched.append(Witness(algorithm, chosen.server, 1.0, state.mechanism, canaries, names, layout, start))
+            watched.append(
+                Witness(
+                    algorithm=algorithm,
+                    optimizer=chosen.server,
+                    scale=1.0,
+                    mechanism=state.mechanism,
+                    canaries=canaries,
+                    names=names,
+                    layout=layout,
+                    start=start,
+                )
+            )
         (witness,) = watched
         asked = [name for name in updates if not lazy or state.transmits(name)] if current else []
         if asked:

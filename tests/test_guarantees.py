@@ -360,7 +360,7 @@ def test_the_runs_that_each_guarantee_is_about(
 ) -> None:
     said = of_run(name, participation, local, **more)
     if outside is None:
-        assert said.startswith(REGISTRY[name].guarantee) and said.endswith("(assumptions not checked)")
+        assert said.startswith(REGISTRY[name].about.guarantee) and said.endswith("(assumptions not checked)")
     else:
         assert said.startswith("outside the theorems (") and outside in said
 

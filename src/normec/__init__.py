@@ -14,12 +14,14 @@ if TYPE_CHECKING:
         EF14,
         EF21,
         EF21SGDM,
+        About,
         Algorithm,
         AlphaNormEC,
         ClientStep,
         Clip21,
         Clip21SGD2M,
         Context,
+        Coverage,
         DPFedAvgClip,
         DPFedAvgNorm,
         DPNormFedAvg,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         FedAvg,
         FedNormEC,
         FedProx,
+        LocalRule,
         Scaffold,
         ServerAdam,
         ServerMomentum,
@@ -50,9 +53,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "normec.algorithms": (
-        "Algorithm", "AlphaNormEC", "ClientStep", "Clip21", "Clip21SGD2M", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg",
-        "DPSGD", "DPScaffold", "EF14", "EF21", "EF21SGDM", "FedAvg", "FedNormEC", "FedProx", "Scaffold", "ServerAdam", "ServerMomentum",
-        "ServerStep", "register",
+        "About", "Algorithm", "AlphaNormEC", "ClientStep", "Clip21", "Clip21SGD2M", "Context", "Coverage", "DPFedAvgClip", "DPFedAvgNorm",
+        "DPNormFedAvg", "DPSGD", "DPScaffold", "EF14", "EF21", "EF21SGDM", "FedAvg", "FedNormEC", "FedProx", "LocalRule", "Scaffold",
+        "ServerAdam", "ServerMomentum", "ServerStep", "register",
     ),
     "normec.terminal.console": ("ConsoleObserver",),
     "normec.data": ("Federation",),
@@ -74,12 +77,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep", "Clip21",
-    "Clip21SGD2M", "ConsoleObserver", "Context", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold", "Engine", "Evaluation",
-    "FedAvg",
-    "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "NormecError", "Observer", "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam",
-    "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__", "contract", "export_onnx",
-    "federation_from_huggingface", "federation_from_partitioner", "load_model", "register", "train",
+    "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "About", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep",
+    "Clip21", "Clip21SGD2M", "ConsoleObserver", "Context", "Coverage", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold",
+    "Engine", "Evaluation", "FedAvg", "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "LocalRule", "NormecError", "Observer",
+    "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam", "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__",
+    "contract", "export_onnx", "federation_from_huggingface", "federation_from_partitioner", "load_model", "register", "train",
 ]  # fmt: skip
 
 

@@ -1,17 +1,19 @@
 """The registered algorithms, one short file each."""
 
+from normec.algorithms.about import About, Coverage
 from normec.algorithms.alpha_normec import AlphaNormEC
 from normec.algorithms.base import (
     REGISTRY,
     Algorithm,
     ClientStep,
     Context,
-    Coverage,
+    LocalRule,
     Slots,
     algorithm_from_table,
     algorithm_kind,
     algorithm_table,
     check_bound,
+    check_local,
     client_step,
     register,
 )
@@ -38,6 +40,7 @@ __all__ = [
     "EF21",
     "EF21SGDM",
     "REGISTRY",
+    "About",
     "Algorithm",
     "AlphaNormEC",
     "ClientStep",
@@ -53,6 +56,7 @@ __all__ = [
     "FedAvg",
     "FedNormEC",
     "FedProx",
+    "LocalRule",
     "Scaffold",
     "Server",
     "ServerAdam",
@@ -63,6 +67,7 @@ __all__ = [
     "algorithm_kind",
     "algorithm_table",
     "check_bound",
+    "check_local",
     "client_step",
     "register",
     "server_round",

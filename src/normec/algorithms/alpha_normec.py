@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import register
 from normec.algorithms.fed_normec import FedNormEC
 from normec.settings import Positive, Switch
 
@@ -22,13 +23,15 @@ class AlphaNormEC(FedNormEC):
     noise Corollary 1.
     """
 
-    paper: ClassVar[str] = "Shulgin, Khirirat, Richtárik: Smoothed Normalization for Efficient Distributed Private Optimization"
-    year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = (
-        "smooth losses, normalized server step, not lazy: min ‖∇f‖ = O(1/√K) + 2R for p = 1 without noise, R being how far the memories "
-        "start from the gradients; else Theorem 1 and Corollaries 1 and 4 of Fed-α-NormEC"
+    about: ClassVar[About] = About(
+        paper="Shulgin, Khirirat, Richtárik: Smoothed Normalization for Efficient Distributed Private Optimization",
+        year=2025,
+        guarantee=(
+            "smooth losses, normalized server step, not lazy: min ‖∇f‖ = O(1/√K) + 2R for p = 1 without noise, R being how far the "
+            "memories start from the gradients; else Theorem 1 and Corollaries 1 and 4 of Fed-α-NormEC"
+        ),
+        coverage=Coverage({"gd": 1}, ("full", "poisson"), noise=True),
     )
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1}, ("full", "poisson"), noise=True)
     one_gradient: ClassVar[bool] = True
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (0.1, 10.0)}
 

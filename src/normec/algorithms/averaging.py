@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Context, Slots
+from normec.algorithms.base import Algorithm, ClientStep, Context, LocalRule, Slots
 
 
 class Averaging(Algorithm):
@@ -19,8 +19,9 @@ class Averaging(Algorithm):
 
     on: Literal["gradient", "update"] = "gradient"
 
-    def update_scale(self, local_lr: float) -> float:
-        return local_lr if self.on == "update" else 1.0
+    @property
+    def local_rule(self) -> LocalRule:
+        return LocalRule(unit=self.on)
 
     @property
     def message_scale(self) -> float:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from normec.algorithms.declared import check_declaration
+from normec.algorithms.about import About
+from normec.algorithms.declared import check_declaration, refuse_retired
 from normec.errors import BadInput, TrainingFailed
 from normec.imports import Setting, load_object, looks_like_import_path
 from normec.local import LocalMethod
@@ -44,47 +46,55 @@ class ClientStep(NamedTuple):
     """(G, d): what the operator was applied to; its norms are reported, in simulation only."""
 
 
-class Coverage(NamedTuple):
-    """The runs that a guarantee of convergence covers; assumptions on losses and stepsizes stand beside it in words.
+@dataclass(frozen=True, kw_only=True)
+class LocalRule:
+    """How the local steps of a client differ from plain ones: y ← y − (γ / steps) (∇f_i(y) + correction + μ (y − x)), from y = x.
 
-    local: the local methods, and of each how many steps (or passes) it may take, None for any number. sampling: the cohorts:
-    "full" for every client in every round, "poisson", "fixed". noise: whether privacy noise is allowed for.
+    correction: (G, d), a function of memories (G, d) and the server's slots (d,) each; None for nothing. proximal: μ >= 0. unit: what
+    `client` receives, the scaled local update (x − T_i(x)) / γ ("gradient") or x − T_i(x) itself ("update").
+
+    Raises:
+        BadInput: for a value that it cannot be.
     """
 
-    local: dict[str, int | None]
-    sampling: tuple[str, ...] = ("full",)
-    noise: bool = False
+    correction: Callable[[Slots, Slots], Tensor] | None = None
+    proximal: float = 0.0
+    unit: Literal["gradient", "update"] = "gradient"
 
-    def __str__(self) -> str:
-        methods = [f"{method}" if steps is None else f"{method} with one {STEP[method]}" for method, steps in self.local.items()]
-        who = {"full": "every client in every round", "poisson": "Poisson cohorts", "fixed": "cohorts of a fixed size"}
-        cohorts = " or ".join(who[name] for name in self.sampling)
-        return f"{' or '.join(methods)}; {cohorts}; {'with or without' if self.noise else 'without'} noise; the plain server optimizer"
+    def __post_init__(self) -> None:
+        if not 0 <= self.proximal < math.inf:
+            raise BadInput("LocalRule.proximal", f"={self.proximal!r} must be a number >= 0.")
+        if self.unit not in ("gradient", "update"):
+            raise BadInput("LocalRule.unit", f"={self.unit!r} must be 'gradient' or 'update'.")
+        if self.correction is not None and not callable(self.correction):
+            raise BadInput("LocalRule.correction", f"={self.correction!r:.60} must be a function of memory and server.")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the local steps are those along the gradients alone."""
+        return self.correction is None and self.proximal == 0
 
-STEP = {"gd": "step", "sgd": "step", "ig": "pass", "rr": "pass", "so": "pass"}
-"""What the local methods count."""
+    def scale(self, local_lr: float) -> float:
+        """What turns a scaled local update into its unit. local_lr: γ."""
+        return local_lr if self.unit == "update" else 1.0
 
 
 class Algorithm(Settings):
     """Base of every algorithm; instances are immutable sets of hyperparameters.
 
+    `operator`, `client` and `server` must be written; the rest has a default.
+
     `client_slots` names the vectors each client remembers between rounds and `server_slots` those of the server; all
     start at zero. A server slot called `v_hat` is the server's estimate of the mean of the clients' slot `v`. With
     `everyone_computes` every client computes and moves its memory in every round, and participation decides only who
-    transmits; otherwise only the cohort works.
+    transmits; otherwise only the cohort works. `local_rule` says what local steps do beside following the gradient.
 
     server_lr: η, the step of the server on the direction that `server` returns.
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str] = "–"
-    """Authors and title."""
-    year: ClassVar[int | None] = None
-    guarantee: ClassVar[str] = "none is stated"
-    """In a few words: the rate, and under which assumptions."""
-    coverage: ClassVar[Coverage | None] = None
-    """Which runs the guarantee is about; None where nothing is guaranteed."""
+    about: ClassVar[About] = About()
+    """The paper, and what is proven."""
     client_slots: ClassVar[tuple[str, ...]] = ()
     server_slots: ClassVar[tuple[str, ...]] = ()
     vectors_down: ClassVar[int] = 1
@@ -93,6 +103,10 @@ class Algorithm(Settings):
     """Whether the method takes one gradient at the model it received, so that local.steps must be 1."""
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"server_lr": (0.1, 10.0)}
     """The hyperparameters that a small search moves, one or two of them, with the ends of their (logarithmic) ranges."""
+    small: ClassVar[dict[str, Any]] = {}
+    """Settings for a model of a dozen parameters, on which the contract is checked, where the defaults are for a larger one."""
+    exact: ClassVar[dict[str, Any]] = {}
+    """Settings with which the method finds a minimiser exactly where its operator is exact; the contract checks that."""
 
     server_lr: Positive = 1.0
 
@@ -111,26 +125,14 @@ class Algorithm(Settings):
         return ()
 
     @property
-    def starts_from_updates(self) -> bool:
-        """Whether memories start from the clients' first updates (`start`) and not from zero."""
-        return False
-
-    def start(self, update: Tensor) -> Slots:
-        """Initial memories (G, d) from the first updates (G, d), for algorithms that `starts_from_updates`."""
-        raise NotImplementedError
-
-    def update_scale(self, local_lr: float) -> float:
-        """The factor that multiplies the scaled local update g_i = (x − T_i(x)) / γ before it enters `client`."""
-        return 1.0
+    def start(self) -> Callable[[Tensor], Slots] | None:
+        """What makes the first memories (G, d) from the clients' first updates (G, d); None where memories start at zero."""
+        return None
 
     @property
-    def proximal(self) -> float:
-        """μ: the weight of ½ ‖y − x‖² that local steps from x add to the client's loss."""
-        return 0.0
-
-    def correction(self, memory: Slots, server: Slots) -> Tensor | None:
-        """The correction (G, d) of every local gradient, from memories (G, d) and the server's slots (d,); None for nothing."""
-        return None
+    def local_rule(self) -> LocalRule:
+        """How local steps differ from plain ones, and in which unit their update is."""
+        return LocalRule()
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
         """Messages and new memories from local updates (G, d), all finite, and memories (G, d); its inputs stay as they are."""
@@ -151,15 +153,21 @@ class Algorithm(Settings):
             BadInput: naming the setting.
         """
 
-    def check_local(self, local: LocalMethod) -> None:
-        """Refuses a local method that is not this algorithm's.
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        refuse_retired(cls)
 
-        Raises:
-            BadInput: where more than one local step is asked of a method that takes one gradient.
-        """
-        if self.one_gradient and (local.method not in ("gd", "sgd") or local.steps != 1):
-            problem = f"={local.steps} with local.method={local.method!r}: {self.name} takes one gradient per round."
-            raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd) and local.steps=1.")
+
+def check_local(algorithm: Algorithm, local: LocalMethod) -> None:
+    """Refuses a local method that is not this algorithm's.
+
+    Raises:
+        BadInput: where more than one local step is asked of a method that takes one gradient.
+    """
+    if algorithm.one_gradient and (local.method not in ("gd", "sgd") or local.steps != 1):
+        problem = f"={local.steps} with local.method={local.method!r}: {algorithm.name} takes one gradient per round."
+        raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd) and local.steps=1.")
 
 
 def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context, norms: Tensor | None = None) -> ClientStep:

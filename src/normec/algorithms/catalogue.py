@@ -31,10 +31,10 @@ def _row(name: str) -> dict[str, Any]:
         compressed = algorithm.operator.message_bytes(10**6) < 4 * 10**6
     return {
         "name": name,
-        "paper": kind.paper,
-        "year": kind.year,
-        "guarantee": kind.guarantee,
-        "covers": None if kind.coverage is None else str(kind.coverage),
+        "paper": kind.about.paper,
+        "year": kind.about.year,
+        "guarantee": kind.about.guarantee,
+        "covers": None if kind.about.coverage is None else str(kind.about.coverage),
         "memory": len(kind.client_slots),
         "up": 1,
         "down": kind.vectors_down,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import ClipNorm, Clipping
 from normec.settings import Positive
@@ -21,10 +22,12 @@ class Clip21(ErrorFeedback):
     noise, and no convergence guarantee is known.
     """
 
-    paper: ClassVar[str] = "Khirirat et al.: Clip21: Error Feedback for Gradient Clipping"
-    year: ClassVar[int | None] = 2023
-    guarantee: ClassVar[str] = "smooth losses, T = 1, p = 1: O(1/K) of the squared gradient norm without noise; none with noise"
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1})
+    about: ClassVar[About] = About(
+        paper="Khirirat et al.: Clip21: Error Feedback for Gradient Clipping",
+        year=2023,
+        guarantee="smooth losses, T = 1, p = 1: O(1/K) of the squared gradient norm without noise; none with noise",
+        coverage=Coverage({"gd": 1}),
+    )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.5, 50.0)}
 
     server_lr: Positive = 3.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import register
 from normec.algorithms.error_feedback import MomentumErrorFeedback
 from normec.operators import ClipNorm, Clipping
 from normec.settings import Probability
@@ -26,13 +27,15 @@ class Clip21SGD2M(MomentumErrorFeedback):
     horizon.
     """
 
-    paper: ClassVar[str] = "Islamov et al.: Double Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy"
-    year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = (
-        "smooth losses, T = 1, p = 1, momenta chosen from the horizon: O(1/K) of the squared gradient norm with full gradients, "
-        "Õ(1/√(MK)) with sub-Gaussian ones, a neighbourhood with noise"
+    about: ClassVar[About] = About(
+        paper="Islamov et al.: Double Momentum and Error Feedback for Clipping with Fast Rates and Differential Privacy",
+        year=2025,
+        guarantee=(
+            "smooth losses, T = 1, p = 1, momenta chosen from the horizon: O(1/K) of the squared gradient norm with full gradients, "
+            "Õ(1/√(MK)) with sub-Gaussian ones, a neighbourhood with noise"
+        ),
+        coverage=Coverage({"gd": 1, "sgd": 1}, noise=True),
     )
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1, "sgd": 1}, noise=True)
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (1.0, 100.0)}
 
     clip_norm: ClipNorm = 0.1

@@ -7,9 +7,31 @@ import inspect
 import math
 from typing import Any
 
+from normec.algorithms.about import About
 from normec.errors import BadInput
 
-PROPERTIES = ("operator", "everyone_computes", "starts_from_updates", "proximal")
+PROPERTIES = ("operator", "everyone_computes", "uncovered", "start", "local_rule")
+
+RETIRED = {
+    **{name: f"Write about = normec.About({name}=…)" for name in ("paper", "year", "guarantee", "coverage")},
+    "correction": "Return normec.LocalRule(correction=…), with a function of memory and server, from a property local_rule",
+    "proximal": "Return normec.LocalRule(proximal=…) from a property local_rule",
+    "update_scale": 'Return normec.LocalRule(unit="update") from a property local_rule, for updates x − T(x)',
+    "starts_from_updates": "Return the function that makes the first memories, or None, from a property start",
+    "check_local": "Write one_gradient = True for a method that takes one gradient a round",
+}
+"""Members that nothing reads any more, and what to write instead."""
+
+
+def refuse_retired(kind: type[Any]) -> None:
+    """That a class has no member that was once read and would now be passed over in silence.
+
+    Raises:
+        BadInput: naming the class and the attribute.
+    """
+    for name, instead in RETIRED.items():
+        if hasattr(kind, name) or name in kind.model_fields:
+            raise wrong(kind, name, f"is no longer read. {instead}")
 
 
 def check_declaration(kind: type[Any], base: type[Any]) -> None:
@@ -22,12 +44,10 @@ def check_declaration(kind: type[Any], base: type[Any]) -> None:
         held = inspect.getattr_static(kind, name)
         if name in kind.model_fields or (inspect.isroutine(held) and not isinstance(held, functools.cached_property)):
             raise wrong(kind, name, "is not a property. Write @property above it")
-    needed = ("operator", "client", "server")
-    starts = inspect.getattr_static(kind, "starts_from_updates") is not inspect.getattr_static(base, "starts_from_updates")
-    for name in (*needed, "start") if starts else needed:
+    for name in ("operator", "client", "server"):
         if inspect.getattr_static(kind, name) is inspect.getattr_static(base, name):
             raise wrong(kind, name, "is missing. Define it, as in the docstring of normec.Algorithm")
-    for name in ("client", "server", "correction", "start", "update_scale", "check_dimension", "check_local"):
+    for name in ("client", "server", "check_dimension"):
         if not callable(getattr(kind, name)):
             raise wrong(kind, name, "is not a function. Define it with def")
     for name in ("client_slots", "server_slots"):
@@ -44,9 +64,9 @@ def _check_facts(kind: type[Any]) -> None:
     for name, types, wanted in (
         ("vectors_down", (int,), "a whole number >= 1"),
         ("one_gradient", (bool,), "True or False"),
-        ("paper", (str,), "a string"),
-        ("guarantee", (str,), "a string"),
-        ("year", (int, type(None)), "a whole number or None"),
+        ("about", (About,), "a normec.About"),
+        ("small", (dict,), "a dict of settings and values"),
+        ("exact", (dict,), "a dict of settings and values"),
         ("tuned", (dict,), "a dict of settings and (low, high), 0 < low <= high"),
     ):
         value = getattr(kind, name)
@@ -55,9 +75,10 @@ def _check_facts(kind: type[Any]) -> None:
         )
         if type(value) not in types or below:
             raise wrong(kind, name, f"={value!r} must be {wanted}")
-    for name in kind.tuned:
-        if name not in kind.model_fields:
-            raise wrong(kind, "tuned", f" names {name!r}, which is none of its settings ({', '.join(kind.model_fields)})")
+    for about in ("tuned", "small", "exact"):
+        for name in getattr(kind, about):
+            if name not in kind.model_fields:
+                raise wrong(kind, about, f" names {name!r}, which is none of its settings ({', '.join(kind.model_fields)})")
 
 
 def _are_ranges(tuned: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from normec.algorithms.about import About
 from normec.algorithms.averaging import Averaging
 from normec.algorithms.base import register
 from normec.operators import ClipNorm, Clipping
@@ -19,9 +20,11 @@ class DPFedAvgClip(Averaging):
     bounded heterogeneity or gradients: clipping is biased (Zhang et al. 2022, Claim 2.1).
     """
 
-    paper: ClassVar[str] = "McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models"
-    year: ClassVar[int | None] = 2018
-    guarantee: ClassVar[str] = "none without bounded gradients or heterogeneity"
+    about: ClassVar[About] = About(
+        paper="McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models",
+        year=2018,
+        guarantee="none without bounded gradients or heterogeneity",
+    )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.03, 3.0), "server_lr": (0.5, 50.0)}
 
     clip_norm: ClipNorm = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from normec.algorithms.about import About
 from normec.algorithms.averaging import Averaging
 from normec.algorithms.base import register
 from normec.operators import SmoothedNormalization
@@ -20,9 +21,11 @@ class DPFedAvgNorm(Averaging):
     without bounded heterogeneity: normalization is biased and nothing corrects it.
     """
 
-    paper: ClassVar[str] = "Shulgin, Malinovsky, Khirirat, Richtárik: First Provable Guarantees for Practical Private FL"
-    year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = "none without bounded gradients or heterogeneity"
+    about: ClassVar[About] = About(
+        paper="Shulgin, Malinovsky, Khirirat, Richtárik: First Provable Guarantees for Practical Private FL",
+        year=2025,
+        guarantee="none without bounded gradients or heterogeneity",
+    )
 
     alpha: Positive = 0.01
     beta: Positive = 1.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from normec.algorithms.about import About, Coverage
 from normec.algorithms.averaging import Averaging
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.base import register
 from normec.operators import SmoothedNormalization
 
 
@@ -19,10 +20,12 @@ class DPNormFedAvg(Averaging):
     with a stepsize that depends on f_i(x*) − min f_i, which nobody knows; best where the model can fit every client.
     """
 
-    paper: ClassVar[str] = "Das, Hashemi, Sanghavi, Dhillon: Differentially Private Federated Learning with Normalized Updates"
-    year: ClassVar[int | None] = 2022
-    guarantee: ClassVar[str] = "convex smooth losses, with a stepsize that depends on f_i(x*) − min f_i, which nobody knows"
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": None}, noise=True)
+    about: ClassVar[About] = About(
+        paper="Das, Hashemi, Sanghavi, Dhillon: Differentially Private Federated Learning with Normalized Updates",
+        year=2022,
+        guarantee="convex smooth losses, with a stepsize that depends on f_i(x*) − min f_i, which nobody knows",
+        coverage=Coverage({"gd": None}, noise=True),
+    )
 
     @property
     def operator(self) -> SmoothedNormalization:

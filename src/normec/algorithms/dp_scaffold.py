@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About
+from normec.algorithms.base import register
 from normec.algorithms.scaffold import Scaffold
 from normec.operators import ClipNorm, Clipping
 from normec.settings import Positive
@@ -21,10 +22,11 @@ class DPScaffold(Scaffold):
     known for this form; theirs, per record, needs bounded gradients.
     """
 
-    paper: ClassVar[str] = "Noble, Bellet, Dieuleveut: Differentially Private Federated Learning on Heterogeneous Data"
-    year: ClassVar[int | None] = 2022
-    guarantee: ClassVar[str] = "none at client level"
-    coverage: ClassVar[Coverage | None] = None
+    about: ClassVar[About] = About(
+        paper="Noble, Bellet, Dieuleveut: Differentially Private Federated Learning on Heterogeneous Data",
+        year=2022,
+        guarantee="none at client level",
+    )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"clip_norm": (0.003, 0.3), "server_lr": (0.1, 10.0)}
 
     server_lr: Positive = 3.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from normec.algorithms.about import About
 from normec.algorithms.base import register
 from normec.algorithms.dp_fedavg_clip import DPFedAvgClip
 
@@ -18,6 +19,9 @@ class DPSGD(DPFedAvgClip):
     bounded gradients or heterogeneity, as for `dp-fedavg-clip`.
     """
 
-    paper: ClassVar[str] = "Abadi et al.: Deep Learning with Differential Privacy"
-    year: ClassVar[int | None] = 2016
+    about: ClassVar[About] = About(
+        paper="Abadi et al.: Deep Learning with Differential Privacy",
+        year=2016,
+        guarantee="none without bounded gradients or heterogeneity",
+    )
     one_gradient: ClassVar[bool] = True

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Context, Coverage, Slots, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import Algorithm, ClientStep, Context, Slots, register
 from normec.operators import Compressed
 
 
@@ -21,12 +22,12 @@ class EF14(Compressed, Algorithm):
     (Koloskova et al. 2020); none without.
     """
 
-    paper: ClassVar[str] = (
-        "Seide et al.: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs"
+    about: ClassVar[About] = About(
+        paper="Seide et al.: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs",
+        year=2014,
+        guarantee="smooth losses, bounded gradients, T = 1, p = 1: O(K^−2/3) of the squared gradient norm",
+        coverage=Coverage({"gd": 1}),
     )
-    year: ClassVar[int | None] = 2014
-    guarantee: ClassVar[str] = "smooth losses, bounded gradients, T = 1, p = 1: O(K^−2/3) of the squared gradient norm"
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1})
     client_slots: ClassVar[tuple[str, ...]] = ("e",)
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import Compressed
 
@@ -19,9 +20,9 @@ class EF21(Compressed, ErrorFeedback):
     participation of Fatkhullin et al. 2021 as well.
     """
 
-    paper: ClassVar[str] = (
-        "Richtárik, Sokolov, Fatkhullin: EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback"
+    about: ClassVar[About] = About(
+        paper="Richtárik, Sokolov, Fatkhullin: EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback",
+        year=2021,
+        guarantee="smooth losses, T = 1: O(1/K) of the squared gradient norm",
+        coverage=Coverage({"gd": 1}, ("full", "poisson")),
     )
-    year: ClassVar[int | None] = 2021
-    guarantee: ClassVar[str] = "smooth losses, T = 1: O(1/K) of the squared gradient norm"
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1}, ("full", "poisson"))

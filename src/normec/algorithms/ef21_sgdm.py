@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import register
 from normec.algorithms.error_feedback import MomentumErrorFeedback
 from normec.operators import Compressed
 
@@ -21,13 +22,15 @@ class EF21SGDM(Compressed, MomentumErrorFeedback):
     and M, and m_i⁰, v_i⁰ from a first gradient: with zero starts and a fixed μ nothing is proven.
     """
 
-    paper: ClassVar[str] = "Fatkhullin, Tyurin, Richtárik: Momentum Provably Improves Error Feedback!"
-    year: ClassVar[int | None] = 2023
-    guarantee: ClassVar[str] = (
-        "smooth losses, T = 1, p = 1, gradients of bounded variance, a momentum chosen from the horizon and memories started at a first "
-        "gradient: O(1/√(MK)) of the squared gradient norm"
+    about: ClassVar[About] = About(
+        paper="Fatkhullin, Tyurin, Richtárik: Momentum Provably Improves Error Feedback!",
+        year=2023,
+        guarantee=(
+            "smooth losses, T = 1, p = 1, gradients of bounded variance, a momentum chosen from the horizon and memories started at a "
+            "first gradient: O(1/√(MK)) of the squared gradient norm"
+        ),
+        coverage=Coverage({"gd": 1, "sgd": 1}),
     )
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": 1, "sgd": 1})
 
     @property
     def uncovered(self) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from normec.algorithms.base import Coverage, Slots, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import Slots, register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import SmoothedNormalization
 from normec.settings import NonNegative, Positive, Switch
@@ -34,14 +36,17 @@ class FedNormEC(ErrorFeedback):
     step (which the paper's experiments use) and the lazy variant are outside the theorems.
     """
 
-    paper: ClassVar[str] = "Shulgin, Malinovsky, Khirirat, Richtárik: First Provable Guarantees for Practical Private FL"
-    year: ClassVar[int | None] = 2025
-    guarantee: ClassVar[str] = (
-        "with server_normalize, not lazy, memories started near g_i(x⁰), smooth losses: min ‖∇f‖ = O(K^−1/8), for T = 1 O(K^−1/6), "
-        "without noise; private utility by Corollaries 1, 3, 6"
+    about: ClassVar[About] = About(
+        paper="Shulgin, Malinovsky, Khirirat, Richtárik: First Provable Guarantees for Practical Private FL",
+        year=2025,
+        guarantee=(
+            "with server_normalize, not lazy, memories started near g_i(x⁰), smooth losses: min ‖∇f‖ = O(K^−1/8), for T = 1 O(K^−1/6), "
+            "without noise; private utility by Corollaries 1, 3, 6"
+        ),
+        coverage=Coverage({"gd": None, "ig": 1}, ("full", "poisson"), noise=True),
     )
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": None, "ig": 1}, ("full", "poisson"), noise=True)
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (1.0, 100.0)}
+    exact: ClassVar[dict[str, Any]] = {"server_normalize": False}
 
     alpha: Positive = 0.01
     beta: Positive = 0.01
@@ -69,10 +74,10 @@ class FedNormEC(ErrorFeedback):
         return tuple(reason for reason, chosen in (("the lazy variant", self.lazy), (plain, not self.server_normalize)) if chosen)
 
     @property
-    def starts_from_updates(self) -> bool:
-        return self.init == "local"
+    def start(self) -> Callable[[Tensor], Slots] | None:
+        return self._near_the_updates if self.init == "local" else None
 
-    def start(self, update: Tensor) -> Slots:
+    def _near_the_updates(self, update: Tensor) -> Slots:
         v = update.clone()
         v[:, 0] += self.init_offset
         return (v,)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from normec.algorithms.about import About, Coverage
 from normec.algorithms.averaging import Averaging
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.base import register
 from normec.operators import Identity
 
 
@@ -19,12 +20,12 @@ class FedAvg(Averaging):
     dissimilarity (Karimireddy et al. 2020, Theorem I); none without.
     """
 
-    paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data"
-    year: ClassVar[int | None] = 2017
-    guarantee: ClassVar[str] = (
-        "smooth losses, bounded gradient dissimilarity: O(1/√K) of the squared gradient norm with stochastic gradients"
+    about: ClassVar[About] = About(
+        paper="McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        year=2017,
+        guarantee=("smooth losses, bounded gradient dissimilarity: O(1/√K) of the squared gradient norm with stochastic gradients"),
+        coverage=Coverage({"gd": None, "sgd": None}, ("full", "fixed")),
     )
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": None, "sgd": None}, ("full", "fixed"))
 
     on: Literal["gradient", "update"] = "update"
 

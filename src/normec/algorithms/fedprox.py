@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from normec.algorithms.base import Coverage, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import LocalRule, register
 from normec.algorithms.fedavg import FedAvg
 from normec.settings import NonNegative
 
@@ -19,13 +20,15 @@ class FedProx(FedAvg):
     dissimilarity, local problems that are solved well enough (γ-inexactly) and a μ that is large enough.
     """
 
-    paper: ClassVar[str] = "Li et al.: Federated Optimization in Heterogeneous Networks"
-    year: ClassVar[int | None] = 2020
-    guarantee: ClassVar[str] = (
-        "losses of bounded negative curvature and bounded local dissimilarity, local problems solved well enough, μ large enough: "
-        "O(1/K) of the squared gradient norm"
+    about: ClassVar[About] = About(
+        paper="Li et al.: Federated Optimization in Heterogeneous Networks",
+        year=2020,
+        guarantee=(
+            "losses of bounded negative curvature and bounded local dissimilarity, local problems solved well enough, μ large enough: "
+            "O(1/K) of the squared gradient norm"
+        ),
+        coverage=Coverage(dict.fromkeys(("gd", "ig", "rr", "so", "sgd")), ("full", "fixed")),
     )
-    coverage: ClassVar[Coverage | None] = Coverage(dict.fromkeys(("gd", "ig", "rr", "so", "sgd")), ("full", "fixed"))
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"prox": (0.001, 1.0), "server_lr": (0.3, 3.0)}
 
     prox: NonNegative = 0.1
@@ -36,5 +39,5 @@ class FedProx(FedAvg):
         return (*reasons, *([] if self.prox > 0 else ["no proximal term (prox = 0)"]))
 
     @property
-    def proximal(self) -> float:
-        return self.prox
+    def local_rule(self) -> LocalRule:
+        return LocalRule(unit=self.on, proximal=self.prox)

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Context, Coverage, Slots, register
+from normec.algorithms.about import About, Coverage
+from normec.algorithms.base import Algorithm, ClientStep, Context, LocalRule, Slots, register
 from normec.operators import Identity, Operator
 
 
@@ -27,13 +28,15 @@ class Scaffold(Algorithm):
     gradients and S participants, and O((M/S)^2/3 / K) without noise (Theorem III).
     """
 
-    paper: ClassVar[str] = "Karimireddy et al.: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
-    year: ClassVar[int | None] = 2020
-    guarantee: ClassVar[str] = (
-        "smooth losses of any heterogeneity: O(1/√(T S K)) of the squared gradient norm with stochastic gradients, O((M/S)^2/3 / K) "
-        "without noise"
+    about: ClassVar[About] = About(
+        paper="Karimireddy et al.: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        year=2020,
+        guarantee=(
+            "smooth losses of any heterogeneity: O(1/√(T S K)) of the squared gradient norm with stochastic gradients, O((M/S)^2/3 / K) "
+            "without noise"
+        ),
+        coverage=Coverage({"gd": None, "sgd": None}, ("full", "fixed")),
     )
-    coverage: ClassVar[Coverage | None] = Coverage({"gd": None, "sgd": None}, ("full", "fixed"))
     client_slots: ClassVar[tuple[str, ...]] = ("c",)
     server_slots: ClassVar[tuple[str, ...]] = ("c_hat",)
     vectors_down: ClassVar[int] = 2
@@ -42,8 +45,9 @@ class Scaffold(Algorithm):
     def operator(self) -> Operator:
         return Identity()
 
-    def correction(self, memory: Slots, server: Slots) -> Tensor:
-        return server[0] - memory[0]
+    @property
+    def local_rule(self) -> LocalRule:
+        return LocalRule(correction=lambda memory, server: server[0] - memory[0])
 
     def client(self, update: Tensor, memory: Slots, context: Context) -> ClientStep:
         (c,) = memory

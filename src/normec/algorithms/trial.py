@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from normec.algorithms.base import Algorithm, ClientStep, Context
+from normec.algorithms.base import Algorithm, ClientStep, Context, LocalRule, Slots
 from normec.algorithms.declared import wrong
 from normec.errors import BadInput
 from normec.operators import Operator
@@ -34,6 +34,10 @@ def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
     memory = tuple(rows.clone() for _ in algorithm.client_slots)
     state = tuple(vector.clone() for _ in algorithm.server_slots)
     context = Context(state, lambda: torch.full((ROWS, d), 0.5, dtype=dtype))
+    _check_rule(algorithm, memory, state, rows)
+    start = _called(kind, "start", lambda: algorithm.start)
+    if start is not None:
+        _check_slots(kind, "start", _called(kind, "start", lambda: start(rows)), algorithm.client_slots, rows)
     step = _called(kind, "client", lambda: algorithm.client(rows, memory, context))
     if not isinstance(step, ClientStep):
         raise wrong(kind, "client", f"returned {type(step).__name__}. Return normec.ClientStep(message, memory, residual)")
@@ -44,6 +48,15 @@ def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
         raise wrong(kind, "server", f"returned {type(found).__name__}. Return a pair: the direction, and the new state as a tuple")
     _check_vectors(kind, "server", {"direction": found[0]}, vector)
     _check_slots(kind, "server", found[1], algorithm.server_slots, vector)
+
+
+def _check_rule(algorithm: Algorithm, memory: Slots, server: Slots, rows: Tensor) -> None:
+    kind, rule = type(algorithm), _called(type(algorithm), "local_rule", lambda: algorithm.local_rule)
+    if not isinstance(rule, LocalRule):
+        raise wrong(kind, "local_rule", f"is a {type(rule).__name__}. Return a normec.LocalRule")
+    if rule.correction is not None:
+        correct = rule.correction
+        _check_vectors(kind, "local_rule", {"correction": _called(kind, "local_rule", lambda: correct(memory, server))}, rows)
 
 
 def _called(kind: type, name: str, call: Callable[[], R]) -> R:

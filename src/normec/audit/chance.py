@@ -43,9 +43,14 @@ class Chance(NamedTuple):
 
     def test(self, evidence: Evidence, mechanism: Mechanism, error: float) -> Test:
         found = self.statistic(evidence, mechanism)
-        if found is None:
-            return Test(self.name, None, self.expected, None, False, self.means)
-        return Test(self.name, found.value, self.expected, found.p_value, not found.p_value >= error, self.means)
+        return Test(
+            name=self.name,
+            value=found and found.value,
+            expected=self.expected,
+            p_value=found and found.p_value,
+            flagged=found is not None and not found.p_value >= error,
+            means=self.means,
+        )
 
 
 def _p_of_gaussian(values: Any) -> Any:

@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(
-        cls, total: Tensor, std: float, canaries: Canaries, strength: np.ndarray, messages: Messages, cohort: np.ndarray, rounds: int
+        cls, total: Tensor, std: float, *, canaries: Canaries, strength: np.ndarray, messages: Messages, cohort: np.ndarray, rounds: int
     ) -> Measured:
         """The measurements of a released sum (d,), with noise that is independent from round to round. std: that of the noise on each
         coordinate, as it was accounted. strength: (k,) what the canaries' messages add along their directions, over std. cohort: the mask
@@ -96,7 +96,7 @@ def _along(noise: Tensor, direction: Tensor) -> float:
     return float(noise @ direction / direction.norm())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All that an audit has measured.
 
@@ -116,12 +116,20 @@ class Evidence:
 
     @classmethod
     def of(
-        cls, rounds: list[Measured], cohorts: np.ndarray, departure: float, longest: float, canaries: Canaries, ends: tuple[Seen, Seen]
+        cls, rounds: list[Measured], cohorts: np.ndarray, *, departure: float, longest: float, canaries: Canaries, ends: tuple[Seen, Seen]
     ) -> Evidence:
         """The evidence of these rounds. ends: the states before the first round and after the last."""
         way = ends[0].server.x - ends[1].server.x
         along, aside = canaries.project(way / way.norm() if bool(way.any()) else way)
-        return cls(tuple(rounds), len(way), cohorts, departure, longest, along, aside)
+        return cls(
+            rounds=tuple(rounds),
+            parameters=len(way),
+            cohorts=cohorts,
+            departure=departure,
+            longest=longest,
+            way_along=along,
+            way_aside=aside,
+        )
 
     @cached_property
     def canaries(self) -> np.ndarray:

@@ -32,37 +32,38 @@ def judge(evidence: Evidence, mechanism: Mechanism, delta: float, error: float =
 
     tests = (
         Test(
-            "noise multiplier",
-            consistent,
-            f"≥ {claimed:.4g}",
-            fit.p_value,
-            not (fit.p_value >= each and consistent >= claimed),
-            "messages are longer than their bound, or the noise is smaller than was accounted: the claim does not hold",
+            name="noise multiplier",
+            value=consistent,
+            expected=f"≥ {claimed:.4g}",
+            p_value=fit.p_value,
+            flagged=not (fit.p_value >= each and consistent >= claimed),
+            means="messages are longer than their bound, or the noise is smaller than was accounted: the claim does not hold",
         ),
         *(chance.test(evidence, mechanism, each) for chance in CHANCE),
         Test(
-            "lengths of messages",
-            evidence.longest,
-            "≤ 1",
-            None,
-            not evidence.longest <= LONGER,
-            "a message, as the algorithm declares it, or a released sum is longer than the bound that was accounted allows",
+            name="lengths of messages",
+            value=evidence.longest,
+            expected="≤ 1",
+            p_value=None,
+            flagged=not evidence.longest <= LONGER,
+            means="a message, as the algorithm declares it, or a released sum is longer than the bound that was accounted allows",
         ),
         Test(
-            "states",
-            evidence.departure,
-            "≤ 1",
-            None,
-            not evidence.departure <= 1,
-            "the model or a vector of the server moved otherwise than by the release: something else was published, or too few took part",
+            name="states",
+            value=evidence.departure,
+            expected="≤ 1",
+            p_value=None,
+            flagged=not evidence.departure <= 1,
+            means="the model or a vector of the server moved otherwise than by the release: something else was published, "
+            "or too few took part",
         ),
         Test(
-            "final model",
-            final.mu,
-            f"≤ {most_shown:.4g}",
-            final.p_value,
-            not final.p_value >= each,
-            "who holds the final model alone can tell who took part better than the claim allows",
+            name="final model",
+            value=final.mu,
+            expected=f"≤ {most_shown:.4g}",
+            p_value=final.p_value,
+            flagged=not final.p_value >= each,
+            means="who holds the final model alone can tell who took part better than the claim allows",
         ),
     )
     return Verdict(
@@ -104,7 +105,13 @@ def _fit(evidence: Evidence, error: float) -> Fit:
     most_noise = math.sqrt(squares / float(stats.chi2.ppf(error / 2, freedom)))
     least_signal = signal - float(stats.norm.isf(error / 2)) * most_noise / math.sqrt(weight)
     odd = 2 * np.minimum(stats.chi2.cdf(squares, freedom), stats.norm.sf((signal - 1) * math.sqrt(weight)))  # unlike min, keeps NaN
-    return Fit(signal, least_signal, math.sqrt(squares / freedom), most_noise, float(np.minimum(1.0, odd)))
+    return Fit(
+        signal=signal,
+        least_signal=least_signal,
+        noise=math.sqrt(squares / freedom),
+        most_noise=most_noise,
+        p_value=float(np.minimum(1.0, odd)),
+    )
 
 
 class Final(NamedTuple):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated
 
 from pydantic import Field
 
-from normec.algorithms import Algorithm, Context, Server, client_step
+from normec.algorithms import Context, Server, client_step
 from normec.audit.canaries import LEAST_RATE, LENGTH, Canaries, CanaryBackend, WithCanaries
 from normec.audit.evidence import Evidence
 from normec.audit.judge import judge
@@ -110,16 +111,16 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
     plan = prepare(inside)
     backend, spent = CanaryBackend(plan.backend, canaries, length), _InSteps(mechanism, audited.delta or 0.0)
     witness = Witness(
-        experiment.algorithm,
-        experiment.server,
-        experiment.algorithm.update_scale(experiment.local.lr),
-        plan.mechanism,
-        canaries,
-        plan.federation.ids,
-        plan.layout,
-        start,
-        settings.resumable,
-        backend.most_numbers,
+        algorithm=experiment.algorithm,
+        optimizer=experiment.server,
+        scale=experiment.algorithm.local_rule.scale(experiment.local.lr),
+        mechanism=plan.mechanism,
+        canaries=canaries,
+        names=plan.federation.ids,
+        layout=plan.layout,
+        start=start,
+        resumable=settings.resumable,
+        most_numbers=backend.most_numbers,
     )
     return Prepared(replace(plan, backend=backend, spent=spent, checks_bound=False), witness, audited)
 
@@ -159,16 +160,17 @@ def _check_algorithm(audited: Plan, canaries: Canaries, length: float, start: Se
     released(algorithm, optimizer, start, start, audited.mechanism.rate)
     memory = tuple(x.new_zeros(1, len(x)) for _ in algorithm.client_slots)
     direction = canaries.directions[:1].to(x.device)
-    update = length * algorithm.update_scale(audited.experiment.local.lr) * direction
+    update = length * algorithm.local_rule.scale(audited.experiment.local.lr) * direction
     message = client_step(algorithm, update, memory, Context(start.server.slots, refuse_to_draw(algorithm))).message
     reach = float((message * direction).sum()) / algorithm.operator.bound
     if not reach >= REACH:
         problem = f"={algorithm.name!r}: the longest canary that float32 holds sends {reach:.3g} of the bound {algorithm.operator.bound:g}"
-        raise BadInput("algorithm.name", f"{problem}, and would show nothing. Choose a smaller bound, or a smaller alpha.")
+        remedy = "Choose a smaller bound or alpha, or let an operator of your own state its `threshold`"
+        raise BadInput("algorithm.name", f"{problem}, and would show nothing. {remedy}.")
 
 
 def _length(experiment: Experiment) -> float:
     """So that a canary's update, in the unit that the algorithm bounds, is much longer than what the bound compares it with."""
-    algorithm: Algorithm = experiment.algorithm
-    compared = max(1.0, algorithm.operator.bound, float(getattr(algorithm, "alpha", 1.0)))
-    return min(LENGTH * compared / algorithm.update_scale(experiment.local.lr), LARGEST_UPDATE)
+    algorithm, operator = experiment.algorithm, experiment.algorithm.operator
+    compared = max(1.0, operator.bound, operator.threshold if operator.threshold < math.inf else 0.0)
+    return min(LENGTH * compared / algorithm.local_rule.scale(experiment.local.lr), LARGEST_UPDATE)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Test:
     """One test. value: None where the run has not shown it. expected: of the value under the mechanism that was accounted. p_value: the
     chance of a value as extreme under it; None for a test without chance. means: what a failure says.
@@ -21,7 +21,7 @@ class Test:
     means: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The findings of an audit.
 

@@ -62,6 +62,7 @@ class Witness(Observer):
 
     def __init__(
         self,
+        *,
         algorithm: Algorithm,
         optimizer: ServerStep,
         scale: float,
@@ -153,7 +154,7 @@ class Witness(Observer):
             raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. {remedy}")
         cohorts = np.stack([self.cohorts[k][: self._honest] for k in sorted(self.departures)])
         ends, departure = (self.first, self.last), _largest(self.published, *self.departures.values())
-        return Evidence.of(found, cohorts, departure, self.longest, self.canaries, ends)
+        return Evidence.of(found, cohorts, departure=departure, longest=self.longest, canaries=self.canaries, ends=ends)
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
         mechanism, cohort = self.mechanism, self.cohorts[k]
@@ -179,7 +180,9 @@ class Witness(Observer):
         self.longest = _largest(self.longest, float(alone.norm()) / most)
         present = cohort[self._honest :]
         strength = white("strength", torch.from_numpy(present * bound)).numpy() / std
-        self.measured[k] = Measured.of(total, std, self.canaries, strength, messages, cohort, mechanism.rounds)
+        self.measured[k] = Measured.of(
+            total, std, canaries=self.canaries, strength=strength, messages=messages, cohort=cohort, rounds=mechanism.rounds
+        )
 
     def _accounted_std(self, participants: int) -> float:
         """The standard deviation of the noise on the sum, by the accounted noise multiplier and the declared bound."""

@@ -43,9 +43,6 @@ from normec.privacy.participation import Fixed, Full, Participation
 from normec.runs.experiment import prepare
 from normec.runs.loop import execute
 
-NEUTRAL: dict[str, Any] = {"server_normalize": False, "prox": 0.0}
-"""Settings, where an algorithm has them, without which it would not find a minimiser exactly."""
-
 
 class ContractBroken(NormecError):
     """An algorithm does not keep a point of the contract."""
@@ -65,9 +62,9 @@ def check(name: str | type[Algorithm]) -> None:
 
 
 def example(name: str | type[Algorithm]) -> Algorithm:
-    """An algorithm with its default settings, except that it keeps few of the contract's few parameters."""
-    kind = algorithm_kind("algorithm.name", getattr(name, "name", name))
-    return kind(**({"k": 3} if "k" in kind.model_fields else {}))
+    """An algorithm with its default settings, and those that it declares for small models."""
+    kind = algorithm_kind("algorithm.name", vars(name).get("name", name) if isinstance(name, type) else name)
+    return kind(**kind.small)
 
 
 def sums_stay_within_the_sensitivity(algorithm: Algorithm) -> None:
@@ -155,9 +152,8 @@ def equals_its_reference(algorithm: Algorithm) -> None:
     slow = algorithm.changed(server_lr=0.05)  # far from the minimiser, where much would be zero
     end = small_run(slow, participation=Full(), privacy=Privacy(trust="none"))
     _require(4, algorithm, is_close(end["x"], plain_loop(slow, ROUNDS)), "a run differs from the loop of its functions")
-    values = {name: value for name, value in NEUTRAL.items() if name in type(algorithm).model_fields}
     exact = type("Exact", (type(algorithm),), {"operator": property(lambda self: Identity())})(
-        **algorithm.table() | values | {"server_lr": 0.02}
+        **algorithm.table() | algorithm.exact | {"server_lr": 0.02}
     )
     off = float((plain_loop(exact, 6000) - torch.from_numpy(CENTRES.mean(axis=(0, 1)))).abs().max())
     _require(4, algorithm, off < 1e-4, f"with an exact operator it ends {off:.3g} away from the minimiser")
@@ -231,7 +227,8 @@ def leaves_its_inputs(algorithm: Algorithm) -> None:
     before = [each.clone() for each in given]
     algorithm.client(update, memory, context)
     algorithm.server(state, mean, 0.5)
-    algorithm.correction(memory, context.server)
+    if correct := algorithm.local_rule.correction:
+        correct(memory, context.server)
     _require(9, algorithm, all(torch.equal(a, b) for a, b in zip(given, before, strict=True)), "an input was changed")
 
 

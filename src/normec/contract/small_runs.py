@@ -116,7 +116,7 @@ def some_context(algorithm: Algorithm, clients: int, dtype: torch.dtype) -> Cont
 
 def plain_loop(algorithm: Algorithm, rounds: int) -> Tensor:
     """The model after some rounds in which every client takes one exact gradient step, in a few lines."""
-    gradient_of, streams, step = torch.from_numpy(CENTRES.mean(axis=1)), Streams(1), Descent()
+    gradient_of, streams, step, rule = torch.from_numpy(CENTRES.mean(axis=1)), Streams(1), Descent(), algorithm.local_rule
     server = Server.start(algorithm, step, torch.zeros(D, dtype=torch.float64))
     memory: tuple[Tensor, ...] = tuple(torch.zeros(CLIENTS, D, dtype=torch.float64) for _ in algorithm.client_slots)
     for k in range(rounds):
@@ -124,8 +124,8 @@ def plain_loop(algorithm: Algorithm, rounds: int) -> Tensor:
         def uniform(k: int = k) -> Tensor:
             return torch.from_numpy(np.stack([streams.generator("compressor", k, i).random(D) for i in range(CLIENTS)]))
 
-        correction = algorithm.correction(memory, server.slots)
-        update = (server.x - gradient_of + (0.0 if correction is None else correction)) * algorithm.update_scale(0.5)
+        correct = rule.correction
+        update = (server.x - gradient_of + (correct(memory, server.slots) if correct else 0.0)) * rule.scale(0.5)
         message, memory, _ = algorithm.client(update, memory, Context(server.slots, uniform))
         server = server_round(algorithm, step, server, message.mean(0), 1.0)
     return server.x

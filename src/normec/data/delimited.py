@@ -64,7 +64,16 @@ def read_delimited(path: Path, form: Form, label: str, limit: int) -> Frame:
     names = distinct_names(path, leading_unnamed(names))
     table = _rows(path, text if text.endswith((b"\n", b"\r")) else text + b"\n", separator, names)
     index = frozenset(name for name in names if name.startswith("Unnamed: ")) & frozenset(_leading(names))
-    return Frame(table, True, index, ((path, table.num_rows),), limit, form.decimal, notes, separator=separator)
+    return Frame(
+        columns=table,
+        written=True,
+        indices=index,
+        parts=((path, table.num_rows),),
+        limit=limit,
+        decimal=form.decimal,
+        notes=notes,
+        separator=separator,
+    )
 
 
 def _leading(names: list[str]) -> list[str]:

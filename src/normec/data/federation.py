@@ -87,11 +87,10 @@ class Federation:
         labels = labels if rows is None else labels[rows]
         if rows is not None and not _is_mapped(x):
             features, rows = features[rows], None
-        notes = (
-            *alike("client ids", ids, "different clients, each with a promise of its own"),
-            *(alike("labels", names or (), "classes") if classes is None else ()),
-        )
-        return cls(features, labels, ids, offsets, held_out, names, notes, owners if held_out else None, rows)
+        told = alike("labels", names or (), "classes") if classes is None else ()
+        notes = (*alike("client ids", ids, "different clients, each with a promise of its own"), *told)
+        owners = owners if held_out else None
+        return cls(features, labels, ids, offsets, test=held_out, classes=names, notes=notes, test_owners=owners, rows=rows)
 
     @classmethod
     def from_clients(

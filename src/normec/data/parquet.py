@@ -36,7 +36,14 @@ def read_parquet(path: Path, dropped: tuple[str, ...], limit: int) -> Frame:
     table = _columns(path, read, [name for name in read if _is_text(kinds[name])], needed)
     unread = tuple((name, str(kind)) for name, kind in kinds.items() if name not in read)
     dropped_ones = tuple((name, "dropped") for name in schema.names if name in dropped)
-    return Frame(table.select(read), False, index_columns(schema), ((path, metadata.num_rows),), limit, unread=(*unread, *dropped_ones))
+    return Frame(
+        columns=table.select(read),
+        written=False,
+        indices=index_columns(schema),
+        parts=((path, metadata.num_rows),),
+        limit=limit,
+        unread=(*unread, *dropped_ones),
+    )
 
 
 def readable(kind: Any) -> bool:

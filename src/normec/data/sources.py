@@ -172,7 +172,14 @@ def _read(data: Data, source: str) -> Table:
         return read_cifar10(Path(data.path), look)
     path, limit = Path(source), look.size_limit
     label, *more = data.label_names
-    columns = Columns(label, data.client_column, data.partition == "column", data.drop_columns, data.time_column, tuple(more))
+    columns = Columns(
+        label=label,
+        client=data.client_column,
+        natural=data.partition == "column",
+        dropped=data.drop_columns,
+        time=data.time_column,
+        labels=tuple(more),
+    )
     way = Way(columns, Form("\t" if data.separator == "tab" else data.separator, data.decimal or ".", data.encoding), limit)
     if is_pattern(source):
         return read_files(matching(source), way)

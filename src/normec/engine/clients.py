@@ -135,13 +135,13 @@ class Clients:
         """The indices of the clients that compute in a round with this cohort."""
         return np.arange(len(cohort)) if self.algorithm.everyone_computes else np.flatnonzero(cohort)
 
-    def start(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Moves every memory to the algorithm's start at x (d,); returns the mean of each slot (d,)."""
+    def start(self, x: Tensor, start: Callable[[Tensor], Slots]) -> tuple[Tensor, ...]:
+        """Moves every memory to the algorithm's `start` at x (d,); returns the mean of each slot (d,)."""
         everyone = self.ranks.own(np.arange(len(self.federation)))
         self.memory.reserve(everyone)
 
         def work(model: FlatModel, clients: np.ndarray) -> tuple[Tensor, ...]:
-            memory = self.algorithm.start(self._updates(model, x, clients, 0, None)[0])
+            memory = start(self._updates(model, x, clients, 0, None)[0])
             self.memory.write(clients, memory)
             return tuple(slot.sum(0, dtype=torch.float64) for slot in memory)
 
@@ -152,7 +152,8 @@ class Clients:
 
     def _block(self, model: FlatModel, x: Tensor, server: Slots, clients: np.ndarray, cohort: np.ndarray, k: int) -> _Block:
         memory = self.memory.read(clients)
-        update, buffers = self._updates(model, x, clients, k, self.algorithm.correction(memory, server))
+        correct = self.algorithm.local_rule.correction
+        update, buffers = self._updates(model, x, clients, k, correct and correct(memory, server))
         update_norms = row_norms(update)
         if self.strict:
             self._refuse_broken(clients, update_norms, k)
@@ -203,7 +204,9 @@ class Clients:
         correction: (G, d), what every gradient of a client is corrected by.
         """
         out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
-        tasks = [self._task(client, k, None if correction is None else correction[row]) for row, client in enumerate(clients.tolist())]
+        rule = self.algorithm.local_rule
+        steps = [LocalSteps(self.local.lr, None if correction is None else correction[row], rule.proximal) for row in range(len(clients))]
+        tasks = [self._task(client, k, own) for client, own in zip(clients.tolist(), steps, strict=True)]
         buffers = torch.empty(len(clients), len(self.counters), dtype=torch.float64, device=x.device)
         failures = self.backend.updates(model, x, tasks, k, out, buffers)
         if self.computed:
@@ -215,20 +218,20 @@ class Clients:
                 f"round {k + 1}: the model fails on the {held} of client {tasks[row].client!r} "
                 f"({type(error).__name__}: {reason}). Change the model, or that client's data."
             ) from error
-        scale = self.algorithm.update_scale(self.local.lr)
+        scale = rule.scale(self.local.lr)
         return (out if scale == 1.0 else out.mul_(scale)), buffers
 
     def __post_init__(self) -> None:
         mapped = self.federation.rows is not None  # whose samples are copies, not to be kept
         self._samples = self.federation.client if mapped else lru_cache(maxsize=SAMPLES_KEPT)(self.federation.client)
 
-    def _task(self, client: int, k: int, correction: Tensor | None) -> Task:
+    def _task(self, client: int, k: int, steps: LocalSteps) -> Task:
         samples = self._samples(client)
         return Task(
             client=self.federation.ids[client],
             samples=samples,
             schedule=self.local.schedule(samples[1].shape[0], k, client, self.streams),
-            steps=LocalSteps(self.local.lr, correction, self.algorithm.proximal),
+            steps=steps,
             seed=lambda: self.streams.torch_seed("forward", k, client),
         )
 

@@ -42,7 +42,7 @@ class ClientMod:
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answers one message of the server; a refusal is an answer too."""
-        answer = Answer("", "", 0, "")
+        answer = Answer(client="", experiment="", round=0, attempt="")
         try:
             owner = Owner.of(context.node_config)
             answer = replace(answer, client=owner.client_id)
@@ -50,7 +50,7 @@ class ClientMod:
                 _check_unprotected(message, owner)
                 return call_next(message, context)
             instruction = Instruction.read(message.content.config_records[RECORD])
-            answer = Answer(owner.client_id, instruction.experiment, instruction.round, instruction.attempt)
+            answer = Answer.to(instruction, owner.client_id)
             with Keeper(owner, instruction.experiment, instruction.terms) as keeper:
                 keeper.check(EVALUATION if instruction.task == "evaluate" else TRAINING)
                 if instruction.task == "train":
@@ -105,7 +105,7 @@ def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, 
     sent = _protected(bounded[0], mechanism, instruction.transmits)
     if ledger is not None:
         ledger.commit(instruction.round, _fingerprint(sent), **({} if hidden else {"participants": [0], "exposure": 1.0}))
-    return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
+    return Answer.to(instruction, keeper.owner.client_id, sent, hidden=hidden)
 
 
 def _evaluate(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:
@@ -120,7 +120,7 @@ def _evaluate(message: Message, context: Context, call_next: Next, keeper: Keepe
     if ledger is not None:
         ledger.commit(instruction.round, _fingerprint(sent))
     hidden = mechanism.trust.at_server
-    return Answer(keeper.owner.client_id, instruction.experiment, instruction.round, instruction.attempt, sent, hidden=hidden)
+    return Answer.to(instruction, keeper.owner.client_id, sent, hidden=hidden)
 
 
 def _metrics(message: Message, context: Context, call_next: Next, mechanism: Mechanism) -> dict[str, object] | None:
@@ -154,7 +154,7 @@ def _update(message: Message, context: Context, call_next: Next, layout: Layout,
         log.exception("the train function failed; this client's message is zero in this round")
         return torch.full_like(x, torch.nan)
     layout.check_copies(moved)  # says nothing of the data, but of the model
-    return (x - y).mul_(terms.algorithm.update_scale(terms.sizes.local_lr) / terms.sizes.local_lr)
+    return (x - y).mul_(terms.algorithm.local_rule.scale(terms.sizes.local_lr) / terms.sizes.local_lr)
 
 
 def _bounded(messages: Tensor, terms: Terms) -> Tensor:

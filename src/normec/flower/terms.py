@@ -155,8 +155,8 @@ def _check_trust(privacy: Privacy) -> None:
 
 def _check_algorithm(algorithm: Algorithm) -> None:
     """Refuses what a train function that knows nothing of the algorithm cannot do."""
-    if type(algorithm).correction is not Algorithm.correction or algorithm.proximal > 0 or algorithm.vectors_down > 1:
+    if not algorithm.local_rule.is_plain or algorithm.vectors_down > 1:
         problem = f"={algorithm.name!r} changes each local step, and a deployment calls the train function as it is."
         raise BadInput("algorithm.name", f"{problem} Use another algorithm, or simulate it.")
-    if algorithm.starts_from_updates:
+    if algorithm.start is not None:
         raise BadInput("algorithm.init", "='local' releases a first update of each client. Use init='zero' in a deployment.")

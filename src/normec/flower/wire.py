@@ -30,7 +30,7 @@ Task = Literal["greet", "train", "evaluate"]
 TASKS: tuple[Task, ...] = ("greet", "train", "evaluate")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Instruction:
     """What the server tells one client. All instructions of a round have the same length, whatever they say.
 
@@ -84,7 +84,17 @@ class Instruction:
             raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}.")
         pairs = tuple(zip(copies[::2], copies[1::2], strict=False))
         known = next(each for each in TASKS if each == task)
-        return cls(known, experiment, k, attempt, settled, transmits == "yes", names, pairs, terms)
+        return cls(
+            task=known,
+            experiment=experiment,
+            round=k,
+            attempt=attempt,
+            settled=settled,
+            transmits=transmits == "yes",
+            names=names,
+            copies=pairs,
+            terms=terms,
+        )
 
 
 def plain(text: str, most: int = SHOWN) -> str:
@@ -99,7 +109,7 @@ def _texts(name: str, found: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """What a client tells the server: its name, which attempt it answers, and its message (d,) if it transmits.
 
@@ -115,6 +125,12 @@ class Answer:
     message: Tensor | None = None
     refused: str = ""
     hidden: bool = False
+
+    @classmethod
+    def to(cls, instruction: Instruction, client: str, message: Tensor | None = None, *, hidden: bool = False) -> Answer:
+        """The answer of a client to an instruction."""
+        experiment, k, attempt = instruction.experiment, instruction.round, instruction.attempt
+        return cls(client=client, experiment=experiment, round=k, attempt=attempt, message=message, hidden=hidden)
 
     def reply(self, to: Message) -> Message:
         """As a reply to the server's message."""
@@ -149,7 +165,8 @@ class Answer:
         client, experiment, attempt, refused = map(str, words)
         if client and not re.fullmatch(NAME, client):
             raise BadInput("reply", f" says that it is of client {plain(repr(client), 70)}, which is not a client's name.")
-        return cls(client, experiment, k, attempt, cls._message(content, key), plain(refused))
+        message = cls._message(content, key)
+        return cls(client=client, experiment=experiment, round=k, attempt=attempt, message=message, refused=plain(refused))
 
     @staticmethod
     def _message(content: RecordDict, key: bytes) -> Tensor | None:

@@ -50,9 +50,14 @@ class Operator:
         """The messages. uniform: the randomness of operators that draw."""
         raise NotImplementedError
 
+    @property
+    def threshold(self) -> float:
+        """The norm of an input past which its length is lost to the bound; that of much longer ones is near the bound."""
+        return math.inf
+
     def saturates(self, norms: Tensor) -> Tensor:
         """Mask (bool, (G,)) of the inputs, with these norms (G,), that lose their length to the bound."""
-        return torch.zeros_like(norms, dtype=torch.bool)
+        return norms > self.threshold
 
     def message_bytes(self, d: int) -> int:
         """The size of one transmitted message of d coordinates."""
@@ -111,9 +116,10 @@ class SmoothedNormalization(Operator):
         norms = row_norms(rows)
         return _scale(rows, norms, torch.minimum(1 / (self.alpha + norms), (1 - margin(rows.dtype)) / norms))
 
-    def saturates(self, norms: Tensor) -> Tensor:
-        """‖g‖ > α: the message is past half of its bound."""
-        return norms > self.alpha
+    @property
+    def threshold(self) -> float:
+        """α: a longer input's message is past half of its bound."""
+        return self.alpha
 
 
 @dataclass(frozen=True)
@@ -126,9 +132,10 @@ class Clipping(Operator):
         norms = row_norms(rows)
         return _scale(rows, norms, (self.bound * (1 - margin(rows.dtype)) / norms).clamp(max=1))
 
-    def saturates(self, norms: Tensor) -> Tensor:
-        """‖g‖ > C: the row is clipped."""
-        return norms > self.bound
+    @property
+    def threshold(self) -> float:
+        """C: a longer row is clipped."""
+        return self.bound
 
 
 def margin(dtype: torch.dtype) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -72,6 +72,8 @@ class Compressed(Settings):
 
     compressor: "top-k", "rand-k", or "natural". k: how many coordinates the first two keep.
     """
+
+    small: ClassVar[dict[str, Any]] = {"k": 3}
 
     compressor: Literal["top-k", "rand-k", "natural"] = "top-k"
     k: Count = 10

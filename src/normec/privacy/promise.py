@@ -43,11 +43,11 @@ class Claim(NamedTuple):
 
 
 def state_claim(
-    mechanism: Mechanism, training: Spent, delta: float, largest_exposure: float, limit: float | None, evaluated: Evaluated | None = None
+    mechanism: Mechanism, training: Spent, *, delta: float, exposure: float, limit: float | None, evaluated: Evaluated | None = None
 ) -> Claim:
     """The claim in words: unit, ε, δ, adjacency, trust, sampling, rounds and accountant; or that there is none.
 
-    training, delta: of the rounds alone. largest_exposure: of all clients, the largest Σ 1/h_k over its rounds, where
+    training, delta: of the rounds alone. exposure: of all clients, the largest Σ 1/h_k over its rounds, where
     participants add the noise. limit: the client_limit. evaluated: the clients' evaluations, which the claim covers as well.
     """
     spent = evaluated.with_training(training) if evaluated else training
@@ -57,7 +57,7 @@ def state_claim(
         said = f" The clients evaluate the model {count(evaluated.number, 'time')}." if evaluated else ""
         return Claim(f"Not private: {reason}, ε = ∞.{said}", None, spent, total)
     per_client = mechanism.trust.per_client
-    busiest = realised(mechanism, delta, largest_exposure).epsilon + (evaluated.spent.epsilon if evaluated else 0.0) if per_client else None
+    busiest = realised(mechanism, delta, exposure).epsilon + (evaluated.spent.epsilon if evaluated else 0.0) if per_client else None
     beside = ""
     if busiest is not None:
         seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normec.algorithms import Algorithm, Descent, ServerStep
+from normec.algorithms import Algorithm, Descent, ServerStep, check_local
 from normec.algorithms.trial import check_functions
 from normec.data import Federation
 from normec.engine import Backend, Engine, choose_backend
 from normec.engine.memory import Layout, layout_for
-from normec.errors import BadInput, count
+from normec.errors import BadInput
 from normec.evaluation import Evaluation, Metric
 from normec.local import LocalMethod
-from normec.models import Factory, FlatModel, Loss, Reading, build, probe, reading_of, start_from, start_note
+from normec.models import Factory, FlatModel, Loss, build, start_from, start_note
 from normec.models.code import code_of
-from normec.models.readings import Fit, names_two_classes, outputs_asked, passes_over, strangers
+from normec.models.readings import names_two_classes, outputs_asked
 from normec.privacy import Mechanism, Privacy, SpentSoFar
 from normec.privacy.participation import Participation
 from normec.privacy.promise import mechanism_for
+from normec.runs.samples import PROBE_SAMPLES, checked_reading, probe_smallest, probed
 from normec.settings import Rounds, Seed, Settings, Switch
 from normec.streams import Streams, global_generators_kept
 
-PROBE_SAMPLES = 8
 MADE_BY = {"data": ", such as normec.Federation.from_arrays(x, y, client_ids)"}
 
 
@@ -45,7 +44,7 @@ class Theory(Settings):
     check: Switch = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """The choices that make a run. loss: (outputs, targets) → the mean loss of a batch. start: weights that the model starts from."""
 
@@ -64,7 +63,7 @@ class Experiment:
     start: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """An experiment that can start: its data on the device, its model flat, its noise calibrated.
 
@@ -140,13 +139,13 @@ def prepare(experiment: Experiment) -> Plan:
     federation = data.to(device, engine.torch_dtype)
     smallest = min(experiment.local.smallest_batch(federation.sizes), PROBE_SAMPLES)
     with global_generators_kept(device):
-        federation, outputs, fit = _probed(model, federation, classes)
+        federation, outputs, fit = probed(model, federation, classes)
         samples = federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]
         if smallest < len(samples[1]):
-            _probe_smallest(model, samples, smallest, classes)
+            probe_smallest(model, samples, smallest, classes)
         test = federation.test and (federation.test[0], fit(federation.test[1], engine.torch_dtype))
         federation = replace(federation, y=fit(federation.y, engine.torch_dtype), test=test)
-        model.reading = _reading(model, outputs.cpu(), federation, classes)
+        model.reading = checked_reading(model, outputs.cpu(), federation, classes)
         samples = samples[0], federation.y[:PROBE_SAMPLES]
         model.enter(start, training=True)
         buffers = model.buffers
@@ -157,7 +156,7 @@ def prepare(experiment: Experiment) -> Plan:
         does = "draws random numbers" if model.stochastic else f"changes its attribute {model.keeps}"
         problem = f"={engine.workers}: this model {does} in its forward pass, so that workers would matter. Use engine.workers=1."
         raise BadInput("engine.workers", problem)
-    algorithm.check_local(experiment.local)
+    check_local(algorithm, experiment.local)
     algorithm.check_dimension(model.d)
     if not type(algorithm).__module__.startswith("normec."):
         check_functions(algorithm, model.d, engine.torch_dtype)
@@ -173,55 +172,25 @@ def prepare(experiment: Experiment) -> Plan:
         note = start_note(experiment.start, experiment.privacy.trust != "none")
         federation = replace(federation, notes=(*federation.notes, note))
     federation, scored = _scored(federation, experiment.evaluation.samples)
-    share = 1.0 if algorithm.everyone_computes or algorithm.starts_from_updates else 1 - (1 - mechanism.rate) ** mechanism.rounds
+    share = 1.0 if algorithm.everyone_computes or algorithm.start is not None else 1 - (1 - mechanism.rate) ** mechanism.rounds
     limit = None if engine.memory_limit == "auto" else engine.memory_limit
     layout = layout_for(len(algorithm.client_slots), len(data), start, share, limit)
-    spent = SpentSoFar(mechanism, delta or 0.0)
     return Plan(
-        experiment, federation, model, mechanism, delta, spent, streams, backend, layout, start, buffers, fingerprint, metrics, scored
+        experiment=experiment,
+        federation=federation,
+        model=model,
+        mechanism=mechanism,
+        delta=delta,
+        spent=SpentSoFar(mechanism, delta or 0.0),
+        streams=streams,
+        backend=backend,
+        layout=layout,
+        start=start,
+        buffers=buffers,
+        model_start=fingerprint,
+        metrics=metrics,
+        scored=scored,
     )
-
-
-def _probed(model: FlatModel, federation: Federation, classes: int | None) -> tuple[Federation, Tensor, Fit]:
-    """The federation with features as the model takes them, whole numbers or floats, its outputs, and how its loss takes the targets.
-
-    A file does not say what its whole numbers are: an embedding takes codes, a linear layer measurements.
-
-    Raises:
-        BadInput: where the model takes neither.
-    """
-    try:
-        return federation, *probe(model, (federation.x[:PROBE_SAMPLES], federation.y[:PROBE_SAMPLES]), classes)
-    except BadInput:
-        other = federation.with_features_of_the_other_kind(model.vector.dtype)
-        if other is None:
-            raise
-        with contextlib.suppress(BadInput):
-            return other, *probe(model, (other.x[:PROBE_SAMPLES], other.y[:PROBE_SAMPLES]), classes)
-        raise
-
-
-def _probe_smallest(model: FlatModel, samples: tuple[Tensor, Tensor], smallest: int, classes: int | None) -> None:
-    try:
-        probe(model, (samples[0][:smallest], samples[1][:smallest]), classes)
-    except BadInput as error:
-        problem = error.problem.rstrip(".")
-        remedy = "Raise data.min_size or local.batch_size, leave such clients out, or use a model that can (GroupNorm for BatchNorm)"
-        raise BadInput(error.setting, f"{problem}; some client has a mini-batch of {count(smallest, 'sample')}. {remedy}.") from None
-
-
-def _reading(model: FlatModel, outputs: Tensor, federation: Federation, classes: int | None) -> Reading:
-    """How the model's outputs are read.
-
-    Raises:
-        BadInput: where targets are not classes, and the loss does not leave them out.
-    """
-    targets = [federation.y, *(federation.test[1:] if federation.test else ())]
-    for value in strangers(targets, classes):
-        if not passes_over(model.loss, outputs, targets[0], value):
-            remedy = f"Give a loss that does, such as torch.nn.CrossEntropyLoss(ignore_index={value}), or remove them"
-            raise BadInput("y", f" holds targets {value}, which are not classes and which the loss does not ignore. {remedy}.")
-    return reading_of(model.loss, outputs, targets, classes)
 
 
 def _scored(federation: Federation, samples: int | None) -> tuple[Federation, Federation]:
@@ -293,6 +262,6 @@ def _class_weights(loss: Loss) -> Tensor | None:
 
 
 def _check_start(experiment: Experiment) -> None:
-    if experiment.algorithm.starts_from_updates and experiment.privacy.trust != "none":
+    if experiment.algorithm.start is not None and experiment.privacy.trust != "none":
         problem = "='local' makes the start of the server's estimate a release of its own. Use it with privacy.trust='none' only."
         raise BadInput("algorithm.init", problem)

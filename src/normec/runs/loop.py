@@ -79,10 +79,20 @@ def train(
         TrainingFailed: where an update, a loss or the model stops being finite, naming the round.
         KeyboardInterrupt: at the end of the round in which Ctrl-C was pressed, with a checkpoint.
     """
-    schedule, step = Schedule(rounds=rounds, seed=seed), server or Descent()
-    how = engine or Engine(), theory or Theory(), evaluation or Evaluation()
     chosen = Experiment(
-        model, data, algorithm, local, participation, privacy, schedule, step, loss, *how, None if start is None else Path(start)
+        model=model,
+        data=data,
+        algorithm=algorithm,
+        local=local,
+        participation=participation,
+        privacy=privacy,
+        schedule=Schedule(rounds=rounds, seed=seed),
+        server=server or Descent(),
+        loss=loss,
+        engine=engine or Engine(),
+        theory=theory or Theory(),
+        evaluation=evaluation or Evaluation(),
+        start=None if start is None else Path(start),
     )
     if resume and out is None:
         raise BadInput("resume", "=True needs the folder of the run. Give out.")
@@ -170,8 +180,9 @@ def _clients(plan: Plan, memory: Memory, workers: Workers, ranks: Ranks, audienc
 
 def _first_updates(state: State, clients: Clients) -> None:
     """Moves memories and server slots to where the algorithm starts, which takes a local computation and a message of each client."""
-    if clients.algorithm.starts_from_updates:
-        state.server = state.server._replace(slots=clients.start(state.server.x))
+    start = clients.algorithm.start
+    if start is not None:
+        state.server = state.server._replace(slots=clients.start(state.server.x, start))
         state.transmissions = state.computations = len(clients.federation)
 
 

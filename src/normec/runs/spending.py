@@ -103,7 +103,14 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
     tables = []
     for planned in {False, account.ledger.counted() <= account.mechanism.rounds}:  # a server claims all it planned
         training, evaluated = account.training(planned), account.planned_evaluations
-        made = state_claim(account.mechanism, training, account.own_delta, account.largest_exposure, account.client_limit, evaluated)
+        made = state_claim(
+            account.mechanism,
+            training,
+            delta=account.own_delta,
+            exposure=account.largest_exposure,
+            limit=account.client_limit,
+            evaluated=evaluated,
+        )
         tables.append(claim_table(account.mechanism, made, account.header.noise))
     found = [_first_difference(table, summary) for table in tables]
     if None in found:

@@ -57,7 +57,7 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     if not smoothness > 0:
         return found | {"reasons": ["no L: the features are zero, or no two models of the run differ"]}
     objectives = [each["objective"] for each in seen]
-    setting = _setting(plan, known, len(metrics) - 1, objectives[0], errors[0], smoothness)
+    setting = _setting(plan, known, rounds=len(metrics) - 1, first=objectives[0], error=errors[0], smoothness=smoothness)
     tests = conditions(setting)
     failed = [str(test) for test in tests if not test.holds]
     verdict = "conditions not met" if failed else "conditions met"
@@ -158,7 +158,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     return text
 
 
-def _setting(plan: Plan, known: Constants, rounds: int, first: float, error: float, smoothness: float) -> Setting:
+def _setting(plan: Plan, known: Constants, *, rounds: int, first: float, error: float, smoothness: float) -> Setting:
     """The run as the theorems see it, with the smallest D >= Δ^inf and R >= max ‖v_i⁰ − g_i(x⁰)‖ that η's conditions allow."""
     chosen, mechanism = plan.experiment, plan.mechanism
     algorithm = chosen.algorithm.table()

@@ -22,7 +22,7 @@ LARGEST_EXACT, LARGEST_FACTORED = 2000, 6000
 POWER_ITERATIONS, MARGIN = 200, 1.02
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Constants:
     """L: smoothness, of every f_i, and with incremental steps of every f_ij. infimum: f^inf or a lower bound of it.
     heterogeneity: Δ^inf. order_heterogeneity: the mean of the Δ_i^inf. how: in words. certified: whether they are proven.
@@ -30,15 +30,15 @@ class Constants:
     """
 
     L: float
-    infimum: float
-    heterogeneity: float
-    order_heterogeneity: float
+    infimum: float = 0.0
+    heterogeneity: float = 0.0
+    order_heterogeneity: float = 0.0
     how: str
     certified: bool
     start: float | None = None
 
 
-UNKNOWN = Constants(float("nan"), 0.0, 0.0, 0.0, "estimated along the run, with zero as the lower bound of every loss", False)
+UNKNOWN = Constants(L=float("nan"), how="estimated along the run, with zero as the lower bound of every loss", certified=False)
 
 
 def constants(model: FlatModel, federation: Federation, local: LocalMethod, start: Tensor | None = None) -> Constants:
@@ -67,7 +67,7 @@ def constants(model: FlatModel, federation: Federation, local: LocalMethod, star
         return replace(_least_squares(batches, problem.squares), start=first)
     largest = max(0.5 * largest_eigenvalue(a) for client in batches for a, _ in client)
     how = "bounded from above for softmax regression"
-    return Constants(largest + 2 * problem.penalty, 0.0, 0.0, 0.0, how, True, first)
+    return Constants(L=largest + 2 * problem.penalty, how=how, certified=True, start=first)
 
 
 def _least_squares(batches: list[list[tuple[np.ndarray, np.ndarray]]], weight: float) -> Constants:
@@ -79,7 +79,14 @@ def _least_squares(batches: list[list[tuple[np.ndarray, np.ndarray]]], weight: f
     own = [weight * _infimum(client) for client in together]
     within = [weight * float(np.mean([_infimum(_stacked([batch])) for batch in client])) for client in filled]
     order = float(np.sum(np.subtract(own, within))) / len(batches)
-    return Constants(largest, infimum, max(infimum - sum(own) / len(batches), 0.0), max(order, 0.0), "exact for least squares", True)
+    return Constants(
+        L=largest,
+        infimum=infimum,
+        heterogeneity=max(infimum - sum(own) / len(batches), 0.0),
+        order_heterogeneity=max(order, 0.0),
+        how="exact for least squares",
+        certified=True,
+    )
 
 
 def _stacked(parts: list[tuple[np.ndarray, np.ndarray]], count: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,8 @@ import math
 from typing import NamedTuple
 
 from normec.algorithms import Algorithm, Descent, ServerStep
-from normec.algorithms.base import REGISTRY, STEP, Coverage
+from normec.algorithms.about import STEP, About, Coverage
+from normec.algorithms.base import REGISTRY
 from normec.algorithms.server_steps import SERVER_STEPS
 from normec.local import METHODS, LocalMethod
 from normec.privacy import Mechanism, SecAgg
@@ -41,15 +42,16 @@ def guarantee(algorithm: Algorithm, server: ServerStep, local: LocalMethod | Non
     """
     kind = type(algorithm)
     built_in = kind.__module__.startswith("normec.")
-    if not built_in and "guarantee" not in vars(kind):
+    about: About = kind.about if built_in else vars(kind).get("about", About())
+    if not about.states_a_guarantee and not built_in:
         parent = next(
             (known for known, base in REGISTRY.items() if base in kind.__mro__[1:] and base.__module__.startswith("normec.")), None
         )
-        return Guarantee("none is stated", (f"{kind.__name__} is a variant of {parent}",) if parent else None)
-    coverage = kind.coverage if built_in else vars(kind).get("coverage")
+        return Guarantee(about.guarantee, (f"{kind.__name__} is a variant of {parent}",) if parent else None)
+    coverage = about.coverage
     if coverage is None:
-        return Guarantee(kind.guarantee, None)
-    return Guarantee(kind.guarantee, (*algorithm.uncovered, *_server(server), *_local(coverage, local), *_rounds(coverage, mechanism)))
+        return Guarantee(about.guarantee, None)
+    return Guarantee(about.guarantee, (*algorithm.uncovered, *_server(server), *_local(coverage, local), *_rounds(coverage, mechanism)))
 
 
 def _server(server: ServerStep) -> list[str]:
