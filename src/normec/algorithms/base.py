@@ -82,12 +82,11 @@ class LocalRule:
 class Algorithm(Settings):
     """Base of every algorithm; instances are immutable sets of hyperparameters.
 
-    `operator`, `client` and `server` must be written; the rest has a default.
-
-    `client_slots` names the vectors each client remembers between rounds and `server_slots` those of the server; all
-    start at zero. A server slot called `v_hat` is the server's estimate of the mean of the clients' slot `v`. With
-    `everyone_computes` every client computes and moves its memory in every round, and participation decides only who
-    transmits; otherwise only the cohort works. `local_rule` says what local steps do beside following the gradient.
+    `operator`, `client` and `server` must be written; the rest has a default. `client_slots` names the vectors each client
+    remembers between rounds and `server_slots` those of the server; all start at zero, unless `start` says otherwise. A server
+    slot called `v_hat` is the server's estimate of the mean of the clients' slot `v`. With `everyone_computes` every client
+    computes and moves its memory in every round, and participation decides only who transmits; otherwise only the cohort works.
+    `local_rule` says what local steps do beside following the gradient.
 
     server_lr: η, the step of the server on the direction that `server` returns.
     """

@@ -89,7 +89,7 @@ def _numbers_of_text(column: Any, written: bool, decimal: str) -> np.ndarray | s
             first = int(np.flatnonzero(pyarrow.compute.is_in(column, pa.array(bad, column.type)).to_numpy())[0])
         else:
             first = int(np.flatnonzero(held)[0])
-        return Odd(int(held.sum()), first, column[first].as_py(), all(grouped), decimals)
+        return Odd(number=int(held.sum()), row=first, value=column[first].as_py(), grouped=all(grouped), other_decimal=decimals)
     codes = column.combine_chunks().dictionary_encode()
     table = np.array([value[text] for text in codes.dictionary.to_pylist()])
     indices = codes.indices.fill_null(len(table)).to_numpy()

@@ -111,7 +111,8 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[
     holders = np.flatnonzero(federation.sizes)
     broken = () if drop_broken else tuple(federation.ids[holder] for holder in holders[~losses.isfinite().cpu().numpy()])
     found = {name: result(name, metric) for name, metric in metrics.items()} if federation.test else None
-    return Scores(float(counted.mean()) if len(counted) else None, test_loss, test_accuracy, found, broken)
+    train_loss = float(counted.mean()) if len(counted) else None
+    return Scores(train_loss=train_loss, test_loss=test_loss, test_accuracy=test_accuracy, metrics=found, broken=broken)
 
 
 def refuse_broken(scores: Scores, rounds_done: int, clients: int) -> None:

@@ -68,7 +68,8 @@ class Comparison:
         common = [text for text in assignments if next(iter(parse_assignment(text))) not in own]
         given = ([str(file)] if file else []) + common + ([TRUST] if trust_code else [])
         typed = {"algorithms": [name.partition("+")[0] for name in chosen]}
-        return cls(merged(file, changes, trust_code, typed), chosen, own, seeds, tries, tuple(given))
+        tree = merged(file, changes, trust_code, typed)
+        return cls(tree, chosen, own, seeds=seeds, tries=tries, given=tuple(given))
 
     def __post_init__(self) -> None:
         if not self.algorithms:

@@ -39,11 +39,11 @@ class Contender(NamedTuple):
         ends = {key: _range(f"{name}.{key}", value, kind) for key, value in settings.items() if isinstance(value, list)}
         fixed = {key: value for key, value in settings.items() if key not in ends}
         if not plus:
-            return cls(name, kind, {"name": of_algorithm, **fixed}, {}, ends)
+            return cls(name=name, kind=kind, algorithm={"name": of_algorithm, **fixed}, server={}, ranges=ends)
         step = choose("algorithms", optimizer, SERVER_STEPS)
         of_step = {key: fixed[key] for key in fixed if key in step.model_fields and key not in kind.model_fields}
-        algorithm = {key: value for key, value in fixed.items() if key not in of_step}
-        return cls(name, kind, {"name": of_algorithm, **algorithm}, {"optimizer": optimizer, **of_step}, ends)
+        algorithm = {"name": of_algorithm} | {key: value for key, value in fixed.items() if key not in of_step}
+        return cls(name=name, kind=kind, algorithm=algorithm, server={"optimizer": optimizer, **of_step}, ranges=ends)
 
     def searched(self, config: RunConfig) -> dict[str, tuple[float, float]]:
         """The settings that a search moves, with the ends of their ranges; the server's stepsize has those of its step."""
