@@ -229,7 +229,9 @@ class RunJournal:
     def claim(self, largest_exposure: float, evaluated: Evaluated | None = None) -> Claim:
         """The same in words. largest_exposure, evaluated: as `state_claim`."""
         mechanism, privacy, delta, _ = self.promise
-        return state_claim(mechanism, self.spent(), delta or 0.0, largest_exposure, privacy.client_limit, evaluated)
+        return state_claim(
+            mechanism, self.spent(), delta=delta or 0.0, exposure=largest_exposure, limit=privacy.client_limit, evaluated=evaluated
+        )
 
     def summary(self, claim: Claim) -> dict[str, Any]:
         """What every summary says: the claim, and how the metrics ended."""
