@@ -42,3 +42,9 @@ class Forgetful(Echo):
     def next(self, state: tuple[Tensor, ...], total: Tensor, draw: Draw) -> tuple[Tensor, tuple[Tensor, ...]]:
         fresh = draw.gaussian(total)
         return total + fresh, (fresh,)
+
+
+class CallsItselfSecure(Echo):
+    """Would have a lattice, and its slots would be lost where an output is released after a crash."""
+
+    secure: ClassVar[bool] = True

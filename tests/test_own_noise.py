@@ -121,6 +121,7 @@ def test_noise_that_names_no_event_gets_no_claim(tmp_path: Path) -> None:
         ("noises:Echo", "local", "acts only with trust='central'"),
         ("noises:missing", "central", "has no callable missing"),
         ("math:sqrt", "central", "is not a class of noise"),
+        ("noises:CallsItselfSecure", "central", "calls itself secure"),
     ],
 )
 def test_what_is_no_noise_is_refused(noise: str, trust: Any, problem: str) -> None:

@@ -101,6 +101,8 @@ class Privacy(Settings):
         kind = load_object("privacy.noise", self.noise)
         if not (isinstance(kind, type) and issubclass(kind, Noise)):
             raise BadInput("privacy.noise", f"={self.noise!r} is not a class of noise. Derive it from normec.privacy.noise.Noise.")
+        if kind.secure:
+            raise BadInput("privacy.noise", f"={self.noise!r} calls itself secure, which noise of your own is not. Leave `secure` out.")
         made: Noise = kind()
         return made
 
