@@ -20,7 +20,9 @@ from normec.algorithms import Descent
 from normec.algorithms.base import REGISTRY
 from normec.models import FlatModel
 from normec.privacy import Mechanism, Nobody, trust_model
-from normec.privacy.participation import Fixed, Full, Poisson
+from normec.privacy.accountant import epsilon
+from normec.privacy.noise import Seeded, is_independent
+from normec.privacy.participation import Fixed, Full, Poisson, scheme_of
 from normec.theory.constants import Constants, constants, largest_eigenvalue
 from normec.theory.guarantees import guarantee
 from normec.theory.problems import half_squares, linear, quadratics
@@ -232,7 +234,7 @@ def operations(then: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
             return then(super().forward(x))
 
     model = FlatModel(Layer(3, 4), functional.cross_entropy, torch.device("cpu"), torch.float32)
-    return not_known_smooth(model, (torch.linspace(-1, 1, 12).reshape(4, 3), torch.tensor([0, 1, 2, 3])))
+    return not_known_smooth(model, model.vector.clone(), (torch.linspace(-1, 1, 12).reshape(4, 3), torch.tensor([0, 1, 2, 3])))[1]
 
 
 @pytest.mark.parametrize(
@@ -426,3 +428,131 @@ def test_code_of_this_library_and_of_torch_is_not_hashed() -> None:
     )
     assert code_of(nn.MSELoss(reduction="sum")) != code_of(nn.MSELoss()) and code_of(scaled_loss) == code_of(scaled_loss)
     assert code_of(own_forward()) is not None and code_of(Variant) is not None
+
+
+class Branching(nn.Module):
+    """tanh on what a run shows of itself at first, ReLU elsewhere."""
+
+    calls = 0
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.first, self.last, self.where = nn.Linear(3, 4), nn.Linear(4, 3), where
+        nn.init.zeros_(self.last.weight)  # so that both agree at the start
+        self.seen = 0
+        self.register_buffer("counted", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, rectified = self.first(x), False
+        if self.where == "many samples":
+            rectified = len(x) > 8
+        elif self.where == "the last client":
+            rectified = bool((x == LATE.x[-1]).all(1).any())
+        elif self.where == "evaluation":
+            rectified = not self.training
+        elif self.where == "later":
+            self.seen += 1
+            rectified = self.seen > 50
+        elif self.where == "a buffer":
+            self.counted += 1
+            rectified = bool(self.counted > 50)
+        elif self.where == "a hook" and h.requires_grad:
+            h.register_hook(lambda slope: 7 * slope)
+        elif self.where == "chance":
+            return self.last(torch.tanh(h) * torch.rand(()))  # type: ignore[no-any-return]
+        elif self.where == "chance for the last client" and bool((x == LATE.x[-1]).all(1).any()):
+            h = h * torch.rand(())
+        return self.last(torch.relu(h) if rectified else torch.tanh(h))  # type: ignore[no-any-return]
+
+
+LATE = normec.Federation.from_arrays(np.random.default_rng(1).uniform(-1, 1, (48, 3)), np.arange(48) % 3, np.repeat(np.arange(4), 12))
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("many samples", "not known to be smooth (relu)"), ("the last client", "not known to be smooth (relu)"),
+        ("evaluation", "something else in evaluation"), ("later", "changes its attribute seen"), ("a buffer", "moves its buffers"),
+        ("a hook", "not known to be smooth (register_hook)"), ("chance", "draws random numbers"),
+        ("chance for the last client", "draws random numbers"), ("nowhere", None),
+    ],
+)  # fmt: skip
+def test_what_only_some_samples_or_calls_show_is_found(where: str, reason: str | None) -> None:
+    engine = normec.Engine(dtype="float64", backend="loop")
+    found = checked(model=lambda: Branching(where), loss=functional.cross_entropy, data=LATE, rounds=3, engine=engine).summary["theory"]
+    if reason is None:
+        assert found["verdict"].startswith("estimated")
+    else:
+        assert found["verdict"] == "outside the theorems" and reason in found["reasons"][0]
+
+
+def network(*extra: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(3, 4), *extra, nn.Tanh(), nn.Linear(4, 3))
+
+
+def with_hooked_weight() -> nn.Module:
+    module = network()()
+    module[0].weight.register_hook(lambda slope: 7 * slope)  # type: ignore[index, union-attr, operator]
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "reason"),
+    [
+        (network(nn.Dropout()), functional.cross_entropy, "draws random numbers"),
+        (network(nn.BatchNorm1d(4)), functional.cross_entropy, "moves its buffers"),
+        (with_hooked_weight, functional.cross_entropy, "hooks on the model"),
+        (network(nn.BatchNorm1d(4, track_running_stats=False)), functional.cross_entropy, "not the mean of its mini-batches"),
+        (network(), nn.CrossEntropyLoss(reduction="sum"), "not the mean of its mini-batches"),
+        (network(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0, 1.0])), "not the mean of its mini-batches"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_is_no_function_of_the_parameters_or_no_mean_is_outside(model: Any, loss: Any, reason: str) -> None:
+    local = normec.IG(steps=1, lr=0.1, batch_size=4)
+    data = normec.Federation.from_arrays(LATE.x, np.random.default_rng(2).integers(0, 3, 48), np.repeat(np.arange(4), 12))
+    found = checked(model=model, loss=loss, data=data, local=local, rounds=3).summary["theory"]
+    assert found["verdict"] == "outside the theorems" and reason in found["reasons"][0]
+
+
+def changed_in(thing: Any, name: str, function: Any) -> Any:
+    vars(thing)[name] = function
+    return thing
+
+
+def test_an_object_with_another_function_has_no_theorem_and_no_amplification() -> None:
+    """Amplification is proved of cohorts that are drawn: without it ε is that of every client in every round."""
+    few = changed_in(normec.Poisson(0.1), "cohort", lambda clients, k, streams: np.arange(clients) < clients // 2)
+    cases: list[dict[str, Any]] = [
+        {"algorithm": changed_in(WITHIN.model_copy(), "server", lambda state, mean, rate: (-mean, state))},
+        {"server": changed_in(Descent(), "step", lambda x, direction, lr, state: (x + lr * direction, ()))},
+        {"local": changed_in(normec.GD(steps=1, lr=0.5), "_batches", lambda *given: [slice(0, 1)])},
+        {"participation": few},
+    ]
+    for choices in cases:
+        assert checked(**choices, rounds=2).summary["theory"]["verdict"] == "outside the theorems"
+        assert checked(**choices, rounds=2, theory=normec.Theory()).summary["convergence"].startswith("outside the theorems")
+    assert scheme_of(few) == "own" and scheme_of(normec.Poisson(0.1)) == "poisson"
+    assert not is_independent(changed_in(Seeded(), "next", lambda state, total, draw: (total, ()))) and is_independent(Seeded())
+    released = {"trust": trust_model("central"), "clients": 100, "rounds": 3, "noise_multiplier": 2.0}
+    own, full, drawn = (
+        epsilon(Mechanism(**released, participation=each), 1e-5).epsilon for each in (few, normec.Full(), normec.Poisson(0.1))
+    )
+    assert own >= full > drawn
+
+
+def test_a_class_that_names_a_module_of_this_library_is_a_variant() -> None:
+    lying = type("Lying", (normec.FedNormEC,), {"__module__": "normec.algorithms.fed_normec"})
+    said = checked(algorithm=lying(alpha=1.0, beta=0.5, server_lr=0.05, server_normalize=True)).summary["theory"]
+    assert said["verdict"] == "outside the theorems" and said["reasons"][0].endswith("not Lying")
+
+
+def test_a_function_of_a_class_that_was_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked(rounds=2).summary["theory"]["verdict"] == "conditions met"
+    true = normec.FedNormEC.server
+    monkeypatch.setattr(normec.FedNormEC, "server", lambda self, state, mean, rate: true(self, state, -mean, rate))
+    assert "replaced" in checked(rounds=2).summary["theory"]["reasons"][0]
+
+
+def test_what_is_estimated_is_not_said_to_be_checked() -> None:
+    run = checked(model=network(), loss=functional.cross_entropy, data=LATE, rounds=2)
+    assert run.summary["convergence"].startswith("estimated") and run.summary["convergence"].endswith("are not proven)")

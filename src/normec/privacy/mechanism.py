@@ -6,7 +6,7 @@ Noise, aggregation, accounting and reports all read it, so they cannot disagree.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from normec.algorithms import Slots
 from normec.errors import BadInput
+from normec.genuine import unchanged
 from normec.imports import load_object, looks_like_import_path
 from normec.privacy.aggregation import Aggregation
 from normec.privacy.noise import LATTICE_GAP, NOISES, Draw, Noise, Seeded, is_independent
@@ -133,6 +134,11 @@ class Mechanism:
     aggregation: Aggregation = Aggregation()  # noqa: RUF009 (immutable)
     most_exposure: float = math.inf
     cohort_memories: bool = False
+    _as_defined: tuple[bool, bool] = field(init=False, repr=False)
+    """Whether cohorts and noise are drawn as their classes define it: equal mechanisms, whose ε is kept, agree in that too."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_as_defined", (unchanged(self.participation), unchanged(self.noise)))
 
     def in_units_of_the_bound(self) -> Mechanism:
         """The same for messages of norm 1, which spends the same: ε depends on the bound through σ/C alone."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from normec.algorithms import Slots
+from normec.genuine import unchanged
 from normec.privacy.discrete_gaussian import discrete_gaussian
 from normec.privacy.events import Event, of_table
 from normec.streams import Streams
@@ -141,8 +142,11 @@ NOISES: dict[str, Noise] = {"seeded": Seeded(), "secure": Secure()}
 
 
 def is_independent(noise: Noise) -> bool:
-    """Whether it is one of this library's own, of which amplification by sampling is proved; a subclass may draw otherwise."""
-    return type(noise) in (Seeded, Secure)
+    """Whether it is one of this library's own, of which amplification by sampling is proved; a subclass may draw otherwise.
+
+    So may an object of which a function was replaced.
+    """
+    return type(noise) in (Seeded, Secure) and unchanged(noise)
 
 
 def seeded_gaussian(shape: tuple[int, ...], std: float, streams: Streams, k: int, device: torch.device) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from normec.errors import BadInput
+from normec.genuine import unchanged
 from normec.settings import Probability, Settings, choose
 from normec.streams import Streams
 
@@ -89,9 +90,11 @@ OWN = "own"
 def scheme_of(participation: Participation) -> str:
     """The scheme of a participation of exactly one of these classes; `OWN` for any other, whatever it says of itself.
 
-    A subclass may draw other cohorts, so that no amplification is claimed for it, nor any theorem.
+    A subclass, or an object of which a function was replaced, may draw other cohorts, so that no amplification is claimed for it, nor
+    any theorem.
     """
-    return participation.scheme if SCHEMES.get(participation.scheme) is type(participation) else OWN
+    known = SCHEMES.get(participation.scheme) is type(participation) and unchanged(participation)
+    return participation.scheme if known else OWN
 
 
 DEFAULT_RATE = 0.5

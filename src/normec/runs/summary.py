@@ -30,11 +30,11 @@ class End(NamedTuple):
 def summarize(plan: Plan, journal: RunJournal, end: End, description: dict[str, Any]) -> dict[str, Any]:
     """The content of summary.json. ε is null where it is infinite."""
     chosen, mechanism, last = plan.experiment, plan.mechanism, journal.rows[-1]
-    covered = str(guarantee(chosen.algorithm, chosen.server, chosen.local, mechanism))
+    covered = str(guarantee(chosen.algorithm, chosen.server, chosen.local, mechanism, plan.model))
     return {
         **journal.summary(journal.claim(float(end.exposure.max()))),
         "algorithm": chosen.algorithm.name,
-        "convergence": f"{end.theory['verdict']} (checked)" if end.theory else covered,
+        "convergence": _checked(end.theory["verdict"]) if end.theory else covered,
         "clients_at_limit": int(mechanism.silent(end.exposure).sum()),
         "theory": end.theory,
         "simulation_only": {"spread": spread(end.clients)},
@@ -47,3 +47,8 @@ def summarize(plan: Plan, journal: RunJournal, end: End, description: dict[str, 
         "classes": plan.federation.classes,
         "settings": description,
     }
+
+
+def _checked(verdict: str) -> str:
+    """A verdict in few words, which say where its constants are none that were proven."""
+    return f"{verdict} ({'L and the lower bound are not proven' if verdict.startswith('estimated') else 'checked'})"

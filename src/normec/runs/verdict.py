@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from normec.algorithms import AlphaNormEC, FedNormEC
+from normec.algorithms.base import REGISTRY
 from normec.data import Federation
+from normec.genuine import genuine
 from normec.runs.experiment import Plan
 from normec.theory.bounds import FORMS, Setting, bound, conditions
 from normec.theory.constants import Constants, constants
 from normec.theory.guarantees import guarantee
-from normec.theory.smooth import not_known_smooth
+from normec.theory.regular import irregular
 
 WOULD = {
     "conditions met": "bounds",
-    "estimated: conditions met": "would, were the loss everywhere as smooth as it was seen to be, bound",
+    "estimated: conditions met": "would, were the loss everywhere as smooth as it was seen to be and nowhere below zero, bound",
 }
-FEW = 8
-"""Samples on which a model is looked at."""
 ROUNDING = 1e-5
 """Relative: what float32 may add to a measured norm."""
 
@@ -49,9 +46,9 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     if reasons:
         return found
     known = constants(plan.model, plan.federation, plan.experiment.local, plan.start)
-    jumps = [] if known.certified else not_known_smooth(plan.model, _few(plan.federation))
-    if jumps:
-        return found | {"reasons": [f"a model or loss that is not known to be smooth ({', '.join(jumps)})"]}
+    odd = [] if known.certified else irregular(plan.model, plan.federation, plan.experiment.local, plan.start)
+    if odd:
+        return found | {"reasons": odd}
     estimates = [each["smoothness_seen"] for each in seen if each.get("smoothness_seen") is not None]
     smoothness = known.L if known.certified else max(estimates, default=0.0)
     if not smoothness > 0:
@@ -123,22 +120,18 @@ def _above(s: Setting, smallest: float) -> list[str]:
     return [] if drawn or smallest <= limit * (1 + 1e-3) else [f"‖∇f‖ fell to {smallest:.4g} only, above the bound {limit:.4g}"]
 
 
-def _few(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Some samples of the first client that has any."""
-    features, targets = federation.client(int(np.argmax(federation.sizes > 0)))
-    return features[:FEW], targets[:FEW]
-
-
 def outside(plan: Plan) -> list[str]:
     """Why no theorem here is about a run, whatever its stepsizes; empty where one is."""
     chosen = plan.experiment
-    if type(chosen.algorithm) not in (FedNormEC, AlphaNormEC):
-        return [f"the theorems are about fed-normec and alpha-normec, not {chosen.algorithm.name}"]
-    reasons = list(guarantee(chosen.algorithm, chosen.server, chosen.local, plan.mechanism).outside or ())
+    kind = type(chosen.algorithm)
+    if kind not in (FedNormEC, AlphaNormEC):
+        name = kind.name if REGISTRY.get(kind.name) is kind else kind.__name__
+        return [f"the theorems are about fed-normec and alpha-normec, not {name}"]
+    reasons = list(guarantee(chosen.algorithm, chosen.server, chosen.local, plan.mechanism, plan.model).outside or ())
     sizes, batch = plan.federation.sizes, chosen.local.batch_size
     if chosen.local.method == "ig" and bool(((sizes > batch) & (sizes % batch > 0)).any()):
         reasons.append("mini-batches of unequal size, which the theorem's f_i weighs alike (choose a local.batch_size that divides)")
-    if type(plan.federation) is not Federation:
+    if not (type(plan.federation) is Federation and genuine(plan.federation)):
         reasons.append(f"a user-defined federation ({type(plan.federation).__name__})")
     return reasons
 

@@ -241,7 +241,7 @@ def _promise(name: str, config: RunConfig) -> dict[str, Any]:
         "delta": plan.delta if private else None,
         "adjacency": plan.mechanism.adjacency if private else None,
         "trust": plan.mechanism.trust.name,
-        "convergence": str(guarantee(plan.experiment.algorithm, plan.experiment.server, plan.experiment.local, plan.mechanism)),
+        "convergence": str(guarantee(plan.experiment.algorithm, plan.experiment.server, plan.experiment.local, plan.mechanism, plan.model)),
     }
 
 

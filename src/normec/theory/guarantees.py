@@ -9,7 +9,9 @@ from normec.algorithms import Algorithm, Descent, ServerStep
 from normec.algorithms.about import STEP, About, Coverage
 from normec.algorithms.base import REGISTRY
 from normec.algorithms.server_steps import SERVER_STEPS
+from normec.genuine import genuine
 from normec.local import METHODS, LocalMethod
+from normec.models import FlatModel
 from normec.privacy import Mechanism, SecAgg
 from normec.privacy.noise import is_independent
 
@@ -34,14 +36,20 @@ class Guarantee(NamedTuple):
         return f"outside the theorems ({'; '.join(self.outside)})" if self.outside else f"{self.stated} (assumptions not checked)"
 
 
-def guarantee(algorithm: Algorithm, server: ServerStep, local: LocalMethod | None, mechanism: Mechanism) -> Guarantee:
+def guarantee(
+    algorithm: Algorithm, server: ServerStep, local: LocalMethod | None, mechanism: Mechanism, model: FlatModel | None = None
+) -> Guarantee:
     """The guarantee that is proven for a run. local: None in a deployment, where the clients' app provides the train function.
 
-    Only the classes of this library themselves are covered: a subclass may compute anything. An algorithm of one's own shows what its
-    own class states.
+    model: None where it is not known.
+
+    Only the classes of this library themselves are covered: a subclass may compute anything, and so may an object of which a function
+    was replaced. An algorithm of one's own shows what its own class states.
     """
     kind = type(algorithm)
-    built_in = kind.__module__.startswith("normec.")
+    built_in = genuine(algorithm)
+    if not built_in and REGISTRY.get(kind.name) is kind and kind.__module__.startswith("normec."):
+        return Guarantee("none is stated", (f"{kind.name} with a function that was replaced",))
     about: About = kind.about if built_in else vars(kind).get("about", About())
     if not about.states_a_guarantee and not built_in:
         parent = next(
@@ -51,20 +59,21 @@ def guarantee(algorithm: Algorithm, server: ServerStep, local: LocalMethod | Non
     coverage = about.coverage
     if coverage is None:
         return Guarantee(about.guarantee, None)
-    return Guarantee(about.guarantee, (*algorithm.uncovered, *_server(server), *_local(coverage, local), *_rounds(coverage, mechanism)))
+    parts = _server(server), _local(coverage, local), _rounds(coverage, mechanism), _model(coverage, model)
+    return Guarantee(about.guarantee, (*algorithm.uncovered, *(reason for part in parts for reason in part)))
 
 
 def _server(server: ServerStep) -> list[str]:
-    if type(server) is Descent:
+    known = SERVER_STEPS.get(server.optimizer) is type(server) and genuine(server)
+    if known and type(server) is Descent:
         return []
-    known = SERVER_STEPS.get(server.optimizer) is type(server)
     return [f"the server optimizer {server.optimizer}" if known else f"a user-defined server step ({type(server).__name__})"]
 
 
 def _local(coverage: Coverage, local: LocalMethod | None) -> list[str]:
     if local is None:
         return ["a user-defined train function"]
-    if METHODS.get(local.method) is not type(local):
+    if not (METHODS.get(local.method) is type(local) and genuine(local)):
         return [f"a user-defined local method ({type(local).__name__})"]
     most = coverage.local.get(local.method, 0)
     if most is None or local.steps == most:
@@ -80,6 +89,20 @@ def _steps(local: LocalMethod) -> str:
 def _allowed(allowed: tuple[str, int | None]) -> str:
     method, steps = allowed
     return method if steps is None else f"{method} with one {STEP[method]}"
+
+
+def _model(coverage: Coverage, model: FlatModel | None) -> list[str]:
+    """What a model does that makes its loss no function of the parameters alone."""
+    if model is None:
+        return []
+    reasons = []
+    if model.keeps:
+        reasons.append(f"a model whose forward pass changes its attribute {model.keeps}")
+    if model.moving:
+        reasons.append("a model whose forward pass moves its buffers, such as running statistics")
+    if model.stochastic and "sgd" not in coverage.local:
+        reasons.append("a model that draws random numbers, such as dropout, where the theorem takes exact gradients")
+    return reasons
 
 
 def _rounds(coverage: Coverage, mechanism: Mechanism) -> list[str]:

@@ -54,8 +54,11 @@ GIVEN: dict[str, Callable[[list[Any]], bool]] = {
     "_cudnn_rnn": lambda given: given[6] != 0,  # ReLU
 }
 """Operations that are smooth with some of their arguments, and whether they are with these."""
-ESCAPES = frozenset(("detach", "detach_", "data.__get__", "tolist", "numpy", "__array__", "__dlpack__", "untyped_storage", "data_ptr"))
-"""How numbers leave a tensor unseen by the dispatcher, or in a way (detach) in which torch itself also saves them."""
+LEAVES = "detach detach_ data.__get__ tolist numpy __array__ __dlpack__ untyped_storage data_ptr register_hook grad_fn.__get__"
+ESCAPES = frozenset(LEAVES.split())
+"""How numbers leave a tensor unseen by the dispatcher, or in a way (detach) in which torch itself also saves them; and how the way of a
+gradient is changed.
+"""
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -100,15 +103,15 @@ class _Escapes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def not_known_smooth(model: FlatModel, samples: tuple[Tensor, Tensor]) -> list[str]:
-    """Operations of a model and its loss on its parameters that are not known to be smooth, by torch's names, on these samples.
+def not_known_smooth(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> tuple[float, list[str]]:
+    """The loss at parameters x (d,), and the operations on them that are not known to be smooth, by torch's names, on these samples.
 
     An operation that is not on the list, comparisons and detached numbers among them, is not known to be smooth; and no
     torch.autograd.Function of one's own or of a compiled model is.
     """
-    model.enter(model.vector.clone(), training=True)
+    model.enter(x, training=True)
     found: set[str] = set()
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _Escapes(found), _Operations(found):
+    with torch.enable_grad(), _Escapes(found), _Operations(found):
         loss = model.objective(model.module(samples[0]), samples[1])
     ahead: list[Any] = [loss.grad_fn]
     seen: set[Any] = set()
@@ -120,7 +123,7 @@ def not_known_smooth(model: FlatModel, samples: tuple[Tensor, Tensor]) -> list[s
         if isinstance(node, BackwardCFunction):
             found.add(type(node).__name__.removesuffix("Backward"))
         ahead += [following for following, _ in node.next_functions]
-    return sorted(found)
+    return float(loss.detach()), sorted(found)
 
 
 def _depends(given: Any) -> bool:
