@@ -62,9 +62,13 @@ def test_completion_can_be_installed(command: Command) -> None:
 
 
 def test_progress_in_a_notebook_is_lines_of_one_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel says of its output that it is a terminal."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    ConsoleObserver().round({"round": 0, "train_loss": 0.5, "test_accuracy": None, "epsilon": None})
-    assert "loss 0.5000" in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with ConsoleObserver() as observer:
+        observer.round({"round": 0, "train_loss": 0.5, "test_accuracy": None, "epsilon": None})
+        assert not observer.console.is_terminal and observer._progress.console is observer.console
+    assert capsys.readouterr().out == "round    0/0  loss 0.5000  accuracy –  not private\n"
 
 
 def test_version(command: Command) -> None:

@@ -153,3 +153,17 @@ def test_no_module_of_the_working_directory_stands_for_a_library(tmp_path: Path)
     (tmp_path / "typer.py").write_text("open('ran', 'w')\n")
     found = subprocess.run([sys.executable, "-m", "normec", "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0 and found.stdout.startswith("normec ") and not (tmp_path / "ran").exists()
+
+
+def test_a_reader_who_goes_away_ends_a_run_in_one_line_and_it_goes_on(tmp_path: Path, command: Callable[..., Outcome]) -> None:
+    words = [sys.executable, "-m", "normec", "train", "rounds=30", "privacy.trust=none", "--out", "run"]
+    going = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert going.stdout is not None and going.stderr is not None
+    assert going.stdout.readline().startswith("fed-normec: 100 clients")
+    going.stdout.close()
+    said = going.stderr.read().splitlines()[-1:]
+    going.stderr.close()
+    sentence = "normec: Nobody reads the output any more. What was saved is intact; go on with: normec train --out run --resume"
+    assert (going.wait(), said) == (1, [sentence])
+    resumed = command("train", "--out", str(tmp_path / "run"), "--resume")
+    assert resumed.code == 0 and len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 31

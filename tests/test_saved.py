@@ -256,3 +256,32 @@ def test_a_run_as_json(command: Any) -> None:
     assert found.code == 0 and json.loads(found.out) == {key: value for key, value in saved.items() if key not in ("files", "hash")}
     assert "round" in found.err
     assert "--json acts on a run" in command("train", "--dry-run", "--json").err
+
+
+def test_a_run_is_short_and_shows_no_smaller_epsilon_than_it_claims(tmp_path: Path) -> None:
+    assert repr(trained(mlp, tmp_path)) == f"Run(fedavg, 2 rounds, not private, folder='{tmp_path}')"
+    summary = {"algorithm": "dp-fedavg-clip", "rounds": 1, "test_accuracy": None, "delta": 1e-5}
+    run = normec.Run(model=nn.Linear(1, 1), metrics=[], summary=summary, epsilon=7.9991, folder=None)
+    assert repr(run) == "Run(dp-fedavg-clip, 1 round, (ε, δ) = (8.000, 1e-05), folder=None)"
+    summary["test_accuracy"] = 0.9123
+    assert "1 round, test accuracy 91.2%, (ε, δ)" in repr(run)
+    assert repr(normec.Run(model=nn.Linear(1, 1), metrics=[], summary={}, epsilon=1.0, folder=None)) == "Run(of another rank)"
+
+
+def test_files_of_another_run_are_named(tmp_path: Path, command: Any) -> None:
+    """Each is intact, and its own hash says nothing: the metrics of a checkpoint, and the configuration of a finished run."""
+    for seed in ("1", "2"):
+        assert command("train", "rounds=2", "privacy.trust=none", f"seed={seed}", "--out", str(tmp_path / seed)).code == 0
+    theirs, mine = tmp_path / "2", tmp_path / "1"
+    kept = {name: (mine / name).read_bytes() for name in ("run.toml", "metrics.jsonl")}
+    for name, whole in kept.items():
+        (mine / name).write_bytes((theirs / name).read_bytes())
+        done = command("report", str(mine))
+        assert done.code == 2 and f"{name} is not the one of which summary.json speaks" in done.err
+        (mine / name).write_bytes(whole)
+    (mine / "summary.json").unlink()
+    (mine / "metrics.jsonl").write_bytes((theirs / "metrics.jsonl").read_bytes())
+    done = command("train", "--out", str(mine), "--resume")
+    assert done.code == 2 and "metrics.jsonl is damaged (its lines are not those of the checkpoint's run)" in done.err
+    (mine / "metrics.jsonl").write_bytes(kept["metrics.jsonl"])
+    assert command("train", "--out", str(mine), "--resume").code == 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
 
 from normec.version import __version__
 
+TYPE_CHECKING = False
+"""True to a checker of types; the module of that name is slow to import, and Ctrl-C ends the command from the start."""
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from normec import contract
     from normec.algorithms import (
         DPSGD,
@@ -91,7 +95,7 @@ _PARTS = ("contract",)
 
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
-        return importlib.import_module(f"normec.{name}")
+        return import_module(f"normec.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'normec' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)

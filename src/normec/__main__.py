@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
-from normec.runs.interrupts import end_at_once
+from normec.at_once import install
 
 
 def main() -> None:
     """Builds the command, which Ctrl-C ends without a traceback, and runs it."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise whoever started it wants it ignored
-        signal.signal(signal.SIGINT, end_at_once)
+    install()  # before anything that is slow to import
     os.environ.setdefault("NORMEC_CACHE", os.path.abspath("runs/cache"))  # for the processes that it starts, too
     from normec.cli import main as command
 

@@ -29,6 +29,9 @@ def in_one_sentence(words: Sequence[str]) -> Iterator[None]:
         yield
     except NormecError as error:
         end(str(error), error.exit_code)
+    except BrokenPipeError:  # `normec … | head`: as other commands end there
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for what Python writes when it ends)
+        sys.exit(1)
     except OSError as error:
         path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
         if path is None or error.errno not in PATH_PROBLEMS:

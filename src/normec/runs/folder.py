@@ -24,6 +24,8 @@ MODEL, BEST = "model.safetensors", "best.safetensors"
 """The last model of a run, and its best one where one is kept."""
 RUN = "run"
 """In the metadata of a checkpoint and of an output, the hash of the settings of their run."""
+ROWS = "metrics"
+"""In those of a checkpoint, the hash of the rows of metrics up to it."""
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
 
@@ -64,6 +66,7 @@ class RunFolder:
         self.rows = Appended(self.metrics)
         self._lock: Lock | None = None
         self._run = ""
+        self._rows_hash, self._rows_hash_held = hashlib.blake2b(digest_size=16), ""
 
     @property
     def holds_run(self) -> bool:
@@ -131,14 +134,18 @@ class RunFolder:
     def start_metrics(self, rounds_done: int) -> list[dict[str, Any]]:
         """Cuts metrics.jsonl back to the rounds that a checkpoint holds, and returns those."""
         kept: list[dict[str, Any]] = []
+        self._rows_hash = hashlib.blake2b(digest_size=16)
         with self._reading(self.metrics):
             lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
             for number, line in enumerate(lines[: rounds_done + 1]):
                 kept.append(unsealed(line))
                 if kept[-1]["round"] != number:
                     raise ValueError(f"line {number + 1} holds round {kept[-1]['round']}")
+                self._take_in(kept[-1])
             if len(kept) != rounds_done + 1:
                 raise ValueError(f"{len(kept)} lines for {rounds_done} rounds")
+            if kept and self._rows_hash.hexdigest() != self._rows_hash_held:
+                raise ValueError("its lines are not those of the checkpoint's run")
         self.replace_metrics(kept)
         return kept
 
@@ -158,11 +165,17 @@ class RunFolder:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Adds one round; each line is complete on disk before the next round starts."""
         self.rows.append(line_of(row).encode())
+        self._take_in(row)
+
+    def _take_in(self, row: dict[str, Any]) -> None:
+        """Adds a row to the hash of all rows. Its ε stays out, which a resumed run counts anew, and which the ledger vouches for."""
+        content = {key: value for key, value in row.items() if key != "epsilon"}
+        self._rows_hash.update(plain(content).encode(errors="surrogatepass"))
 
     def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        metadata = {name: json.dumps(value) for name, value in counts.items()} | {RUN: self._run}
+        metadata = {name: json.dumps(value) for name, value in counts.items()} | {RUN: self._run, ROWS: self._rows_hash.hexdigest()}
         write_atomically(self.checkpoint, lambda: with_hash(whole, metadata))
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -171,6 +184,7 @@ class RunFolder:
             return None
         with self._reading(self.checkpoint):
             tensors, metadata = self._own(self.checkpoint)
+            self._rows_hash_held = metadata.pop(ROWS, "")
             return tensors, {name: json.loads(value) for name, value in metadata.items()}
 
     def _own(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -247,7 +261,7 @@ class RunFolder:
                 raise BadInput(str(path), problem)
 
     def _results(self) -> tuple[Path, ...]:
-        return self.metrics, self.clients, self.path / MODEL, self.path / BEST
+        return self.config, self.metrics, self.clients, self.path / MODEL, self.path / BEST
 
 
 def _for_people(content: dict[str, Any]) -> bytes:

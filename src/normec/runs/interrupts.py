@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from normec.at_once import end_at_once
+
 IMPORTING = "<frozen importlib._bootstrap>"
 """Where Python says that the code of its imports stands."""
-
-
-def end_at_once(number: int, frame: FrameType | None) -> None:
-    """A signal handler that ends the process: a library that is being imported might swallow an exception."""
-    shown = b"\r\x1b[K\x1b[?25h" if os.isatty(2) else b""  # a line of progress goes, and the cursor that it hid comes back
-    os.write(2, shown + b"normec: interrupted\n")
-    os._exit(130)
 
 
 def interruptible() -> None:

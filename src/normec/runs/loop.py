@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from normec.algorithms import Algorithm, Descent, Server, ServerStep, server_rou
 from normec.data import Federation
 from normec.engine import Clients, Engine, Ranks, Workers
 from normec.engine.memory import Memory
-from normec.errors import BadInput
+from normec.errors import BadInput, count
 from normec.evaluation import Evaluation
 from normec.local import LocalMethod
 from normec.models import Factory, Loss
 from normec.privacy import Privacy
 from normec.privacy.participation import Participation
+from normec.privacy.promise import upper
 from normec.runs.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.runs.folder import Output, RunFolder
 from normec.runs.interrupts import deferred_interrupt
@@ -32,15 +33,23 @@ from normec.runs.recorder import Recorder, State
 from normec.streams import global_generators_kept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run. metrics: one dict a round, as in metrics.jsonl. epsilon: the claim for the whole run, or ∞."""
 
-    model: nn.Module = field(repr=False)
-    metrics: list[dict[str, Any]] = field(repr=False)
-    summary: dict[str, Any] = field(repr=False)
+    model: nn.Module
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any]
     epsilon: float
     folder: Path | None
+
+    def __repr__(self) -> str:
+        said = self.summary
+        if not said:
+            return "Run(of another rank)"
+        score = "" if said["test_accuracy"] is None else f", test accuracy {said['test_accuracy']:.1%}"
+        spent = "not private" if math.isinf(self.epsilon) else f"(ε, δ) = ({upper(self.epsilon)}, {said['delta']!r})"
+        return f"Run({said['algorithm']}, {count(said['rounds'], 'round')}{score}, {spent}, folder={self.folder and str(self.folder)!r})"
 
 
 def train(

@@ -60,7 +60,7 @@ class Record:
         except DAMAGES as error:
             raise _damaged(reading, error) from None
         if summary is not None:
-            folder.check_results(summary, folder.metrics)
+            folder.check_results(summary, folder.metrics, folder.config)
         account = account_of(folder, promises(settings, metrics, summary))  # after the metrics, which it is always ahead of
         if summary is not None:
             check_summary(account, summary, folder.summary)

@@ -36,6 +36,10 @@ class Terminal(Console):
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
+    def on_broken_pipe(self) -> None:
+        """As of a disk that is full, what is going on is told; rich would end the process without a word."""
+        raise BrokenPipeError("Nobody reads the output any more")
+
 
 def say(console: Console, line: str) -> None:
     """Prints a line as it is; a terminal breaks it between words, unless it ends with a command, which is to be pasted whole."""
@@ -61,7 +65,8 @@ class ConsoleObserver(Observer):
     """Live progress in a terminal; about ten plain lines elsewhere, also in a notebook."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Terminal(force_jupyter=False)  # as lines of one output; rich would make a block of each
+        in_notebook = Terminal().is_jupyter  # lines of one output: rich would make a block of each, and a kernel says it is a terminal
+        self.console = console or Terminal(force_jupyter=False, force_terminal=False if in_notebook else None)
         self._rounds = 0
         self._goes_on: bool | None = None
         self._task: Any = None
@@ -71,7 +76,7 @@ class ConsoleObserver(Observer):
             BarColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
-            console=console,
+            console=self.console,
         )
 
     def __enter__(self) -> ConsoleObserver:
