@@ -170,7 +170,7 @@ def test_a_user_finds_the_same_keys_and_can_check_every_file(finished: Path) -> 
     import hashlib
 
     summary = json.loads((finished / "summary.json").read_text())
-    assert summary["files"].keys() == {"metrics.jsonl", "clients.json", *MODELS}
+    assert summary["files"].keys() == {"run.toml", "metrics.jsonl", "clients.json", *MODELS}
     for name, found in summary["files"].items():
         assert hashlib.blake2b((finished / name).read_bytes(), digest_size=16).hexdigest() == found, name
     for line in (finished / "metrics.jsonl").read_text().splitlines():

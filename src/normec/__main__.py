@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from normec.at_once import install
+from normec.runs.at_once import install
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from normec.at_once import end_at_once
+from normec.runs.at_once import end_at_once
 
 IMPORTING = "<frozen importlib._bootstrap>"
 """Where Python says that the code of its imports stands."""

@@ -84,9 +84,9 @@ class RunJournal:
             return None
         tensors, counts = found
         _check_counts(counts, numbers)
-        self.rows = self.folder.start_metrics(counts["rounds_done"])
         if self.ledger:
             self.ledger.check_holds(counts.get("ledger"))
+        self.rows = self.folder.start_metrics(counts["rounds_done"])
         _check_shapes(tensors, like)
         self.start_clock(counts["seconds"])
         self._settle(counts["rounds_done"])
