@@ -268,6 +268,17 @@ def test_numbers_of_32_bits_need_a_white(tmp_path: Path, kind: Any) -> None:
     assert federation(tmp_path / "t.npz").x.min() == -5
 
 
+def test_depths_that_differ_under_a_white_of_ones_own(tmp_path: Path) -> None:
+    two_classes(tmp_path, mode="L")
+    write_array(tmp_path / "dog" / "z.png", np.full((3, 4), 4095, dtype=np.uint16))
+    with pytest.raises(normec.BadInput, match=r"has 8. Leave it out; or, where others have more, save .* each value times 16.059"):
+        federation(tmp_path, pixel_max=4095)
+    for file in tmp_path.glob("*/[ab].png"):
+        write_array(file, (np.asarray(Image.open(file)) * 16.059).round().astype(np.uint16))
+    found = sorted(federation(tmp_path, pixel_max=4095).x[:, 0, 0, 0].tolist())
+    assert found == pytest.approx([v / 127.5 - 1 for v in (0, 20, 50, 70, 255)], abs=3e-4)
+
+
 def test_depths_that_differ_and_what_the_error_advises(tmp_path: Path) -> None:
     two_classes(tmp_path, mode="L")
     write_array(tmp_path / "dog" / "z.png", np.full((3, 4), 65535, dtype=np.uint16))

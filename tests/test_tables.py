@@ -81,7 +81,7 @@ def refused(source: Path | str, **choices: Any) -> str:
 
 def followed(said: str) -> dict[str, Any]:
     """The setting that a remedy names, as the command reads it."""
-    found = re.search(r"'?data\.(\w+=(?:\[[^\]]*\]|[^\s'.]+))", said)
+    found = re.search(r"""'?data\.(\w+=(?:\[.*?"\]|\[[^\]]*\]|[^\s'.]+))""", said)
     assert found is not None, said
     return dict(parse_assignments([found[1]]))
 
@@ -142,7 +142,7 @@ def test_booleans_are_numbers_and_what_is_left_out_is_named(tmp_path: Path) -> N
     columns = {
         "flag": [True, False], "small": pa.array([1, 2], pa.float16()), "money": pa.array([1, 2]).cast(pa.decimal128(21, 2)),
         "code": pa.array([3, 4]).dictionary_encode(), "word": pa.array(["u", "v"]).dictionary_encode(), "when": pa.array([1, 2], pa.timestamp("us")),
-        "list": [[1], [2]], "map": [{"k": 1}, {"k": 2}], "raw": [b"1", b"2"], "label": ["x", "y"],
+        "list": [["p"], ["q"]], "map": [{"k": 1}, {"k": 2}], "raw": [b"1", b"2"], "label": ["x", "y"],
     }  # fmt: skip
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     data = federation(tmp_path / "t.parquet")
@@ -151,6 +151,50 @@ def test_booleans_are_numbers_and_what_is_left_out_is_named(tmp_path: Path) -> N
     for name in ("word (text)", "when (timestamp[us])", "list (list<", "map (struct<", "raw (binary)", "5 of 9 columns"):
         assert name in note, note
     assert "holds list<" in refused(tmp_path / "t.parquet", label_column="list")
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64(), 2), pa.list_(pa.float32()), pa.large_list(pa.int64())])
+def test_lists_of_one_length_are_as_many_features(tmp_path: Path, kind: pa.DataType) -> None:
+    path = tmp_path / "t.parquet"
+
+    def table(*lists: list[int | None] | None, **choices: Any) -> Path:
+        pq.write_table(pa.table({"e": pa.array(lists, kind), "age": [7, 8, 9], "label": ["x", "y", "x"]}), path, row_group_size=2)
+        return path
+
+    data = federation(table([1, 2], [3, 4], [5, 6]))
+    assert data.x.tolist() == [[1, 2, 7], [3, 4, 8], [5, 6, 9]]
+    assert "'e' holds lists of 2 numbers, read as 2 columns: e[0] …" in data.notes and "features: e[0], e[1], age" in data.notes
+    assert federation(path, drop_columns=("e[0]",)).x.tolist() == [[2, 7], [4, 8], [6, 9]]
+    assert federation(path, label_column=("e[0]", "e[1]"), drop_columns=("label",)).y.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert "'e' holds lists. Name one of their places, such as e[0]." in refused(path, label_column="e")
+    said = refused(table([1, 2], [3, None], [5, 6]))
+    assert "1 row with missing" in said and "row 1," in said and "'e[1]' 1." in said
+    assert federation(path, **followed(said)).x.tolist() == [[1, 7], [3, 8], [5, 9]]
+
+
+def test_lists_of_several_lengths_are_refused(tmp_path: Path) -> None:
+    columns = {"e": [[1, 2], [3, 4], None, [5]], "age": [7, 8, 9, 10], "label": ["x", "y", "x", "y"]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    said = refused(tmp_path / "t.parquet")
+    assert "the column 'e' holds lists of 1 to 2 numbers (first unlike those before it: row 3, counting from 0)" in said
+    assert federation(tmp_path / "t.parquet", **followed(said)).x.tolist() == [[7], [8], [9], [10]]
+    pq.write_table(pa.table({"e[0]": [1, 2], "e": [[1], [2]], "label": ["x", "y"]}), tmp_path / "t.parquet")
+    assert "has a column 'e[0]' beside the lists of 'e'. Rename one." in refused(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("partition", ["column", "iid"])
+def test_a_misspelt_client_column_names_the_nearest(tmp_path: Path, partition: str) -> None:
+    path = written(tmp_path / "t.csv", "ward,a,label\n1,2,x\n2,3,y\n")
+    said = refused(path, client_column="wrad", partition=partition)
+    assert said == f"data.client_column='wrad' is not a column of {path}. Did you mean ward?"
+
+
+def test_json_in_folders_below_is_named(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        (tmp_path / "data" / part).mkdir(parents=True)
+        written(tmp_path / "data" / part / "a.json", leaf(ann=([[1, 2], [3, 4]], [0, 1])))
+    assert f"such as data/test/a.json. Give the folder {tmp_path}/data if" in refused(tmp_path)
+    assert federation(tmp_path / "data").x.tolist() == [[1, 2], [3, 4]]
 
 
 def test_numbers_as_text_in_a_parquet_are_not_left_out(tmp_path: Path) -> None:
@@ -213,10 +257,7 @@ def test_names_that_are_nearly_one_are_warned_of(command: Command) -> None:
     done = command("train", "data.source=t.csv", "data.partition=column", "privacy.trust=none", "rounds=1", "--out", "out")
     assert done.code == 0, done.err
     shown = " ".join(done.out.split())
-    assert (
-        "client ids that differ by case, blanks" in shown
-        and "'KLINIK 000' and 'Klinik 000' and 'Klinik 000 ', and so on in 1 other case" in shown
-    )
+    assert "client ids that differ by case, blanks" in shown and "'KLINIK 000' and 'Klinik 000' and 'Klinik 000 ', and 1 more such" in shown
     assert "labels that differ by case, blanks" in shown and "'Died' and 'died'" in shown
     apart = normec.Federation.from_arrays(np.zeros((3, 1)), ["a", "b", "a"], [1, "1", "2"])
     assert not apart.notes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -449,3 +452,41 @@ def test_what_the_best_model_costs_is_said(tmp_path: Any) -> None:
 def test_a_best_that_cannot_be_told(evaluation: dict[str, Any], words: str) -> None:
     with pytest.raises(normec.BadInput, match=words):
         wavering(None, evaluation=normec.Evaluation(**evaluation))
+
+
+class Samples:
+    """A metric that counts the samples that it has seen."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale, self.seen = scale, 0
+
+    def reset(self) -> None:
+        self.seen = 0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.seen += len(targets)
+
+    def compute(self) -> float:
+        return self.scale * self.seen
+
+
+halves = Samples(0.5)
+smoothed = nn.CrossEntropyLoss(label_smoothing=0.1)
+each_alone = functools.partial(functional.cross_entropy, reduction="none")
+
+
+def test_objects_as_loss_and_metric(command: Callable[..., Any]) -> None:
+    digits = ("train", "data.clients=10", "rounds=1", "privacy.trust=none")
+    done = command(*digits, "model.loss=test_targets:smoothed", 'evaluation.metrics=["test_targets:halves"]', "--out", "run")
+    assert done.code == 0 and re.search(r"test halves +│ 179.5 ", done.out), done.err
+    told = command(*digits, "model.loss=test_targets:each_alone", "--out", "other")
+    assert told.code == 2 and "the loss returns (8,) numbers; return their mean" in told.err
+    told = command(*digits, "model.loss=torch.nn:MSELoss", "--out", "other")
+    assert told.code == 2 and "is a class. Name a function of outputs and targets, or an object: write loss = MSELoss()" in told.err
+
+
+def test_a_regression_shows_no_row_of_accuracy(command: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,dose\n" + "".join(f"{i},{i / 2}\n" for i in range(20)))
+    done = command("train", f"data.source={tmp_path}/t.csv", "data.label_column=dose", "data.clients=2", "rounds=1", "privacy.trust=none",
+                   "model.loss=torch.nn.functional:mse_loss", "local.lr=1e-4", "--out", "run")  # fmt: skip
+    assert done.code == 0 and "test rmse" in done.out and "accuracy" not in done.out, done.err

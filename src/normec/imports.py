@@ -53,7 +53,9 @@ def check_trust(file: object, tree: dict[str, Any], typed: dict[str, Any]) -> No
 
 
 def load_object(setting: Setting, path: str) -> Any:
-    """The callable at an import path; modules of the working directory are found too, but for the `LIBRARIES`.
+    """The callable, or the metric that is already an object, at an import path.
+
+    Modules of the working directory are found too, except for the `LIBRARIES`.
 
     Raises:
         BadInput: where the module, or the name in it, does not exist, fails to import or cannot be called.
@@ -65,7 +67,8 @@ def load_object(setting: Setting, path: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
         raise BadInput(setting, f"={path!r}: importing {module_name} failed ({type(error).__name__}: {error}).") from error
     found = getattr(module, name, None)
-    if not callable(found):
+    object_of_metric = setting == "evaluation.metrics" and callable(getattr(found, "update", None))
+    if not callable(found) and not object_of_metric:
         known = [key for key, value in vars(module).items() if callable(value)]
         raise BadInput(setting, f"={path!r}: {module_name} has no callable {name}. {nearest(name, known)}")
     return found

@@ -88,7 +88,7 @@ def alike(what: str, names: Iterable[Hashable], meaning: str) -> list[str]:
     told = []
     if several:
         shown = " and ".join(map(repr, several[0]))
-        more = f", and so on in {count(len(several) - 1, 'other case')}" if len(several) > 1 else ""
+        more = f", and {len(several) - 1:,} more such" if len(several) > 1 else ""
         problem = f"{what} that differ by case, blanks, leading zeros or forms of one character alone are {meaning}: {shown}{more}"
         told.append(f"warning: {problem}. Write them alike if they are one")
     if missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from normec.data.frame import UNNAMED, Frame, counts_rows, with_clean_names
 from normec.data.limits import check_size
+from normec.data.lists import without
 from normec.data.numerals import Odd, as_written, decimal_comma, may_be_thousands, numbers_of
 from normec.data.readers import Columns, Table, values
 from normec.errors import BadInput, count
@@ -68,7 +68,7 @@ def samples(frame: Frame, columns: Columns) -> Table:
     )
     x = np.column_stack(list(features.values()))
     times = None if columns.time is None else _times(frame, columns.time)
-    return Table(x, y, clients(frame, columns), notes, features=tuple(features), time=times)
+    return Table(x, y, clients(frame, columns), notes, features=tuple(features), time=times, names=tuple(frame.names))
 
 
 def targets(frame: Frame, name: str) -> np.ndarray:
@@ -161,11 +161,6 @@ def _casts(value: Any, kind: Any) -> bool:
     return False
 
 
-def _without(dropped: tuple[str, ...], names: list[str]) -> str:
-    """The setting that leaves columns out, to be pasted."""
-    return f"'data.drop_columns={json.dumps([*dropped, *names], ensure_ascii=False)}'"
-
-
 def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...], others_stay: bool) -> BadInput:
     name, first = next(iter(odd.items()))
     others = f"; likewise {', '.join(map(repr, list(odd)[1:]))}" if len(odd) > 1 else ""
@@ -179,7 +174,7 @@ def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...
     if frame.written and first.other_decimal:
         sets = f"remove data.decimal where the {point} is" if frame.decimal == "," else f"set 'data.decimal=,' where the {point} is"
         decimal = f"; or {sets} the decimal point"
-    remedy = decimal + (f"; or leave such columns out with {_without(dropped, list(odd))}" if others_stay else "")
+    remedy = decimal + (f"; or leave such columns out with {without((*dropped, *odd))}" if others_stay else "")
     return BadInput("data.source", f"={frame.source}: the column {name!r} {problem}{remedy}.")
 
 
@@ -196,7 +191,7 @@ def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tupl
     problem = f"={frame.source} has {count(int(rows.sum()), 'row')} with missing or infinite values (first: {first})"
     remedy = "Fill them, or remove those rows"
     if len(counts) < len(features) and not more:
-        remedy += f"; or leave these columns out with {_without(dropped, list(counts))}"
+        remedy += f"; or leave these columns out with {without((*dropped, *counts))}"
     raise BadInput("data.source", f"{problem}; by column: {', '.join(listed[:COLUMNS_NAMED])}{more}. {remedy}.")
 
 

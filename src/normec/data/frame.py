@@ -62,6 +62,9 @@ class Frame(NamedTuple):
         Raises:
             BadInput: naming the setting that names it, and the nearest column.
         """
+        places = [each for each in self.names if each.startswith(f"{name}[")]
+        if name not in self.names and places:
+            raise BadInput(setting, f"={name!r} holds lists. Name one of their places, such as {places[0]}.")
         if name not in self.names:
             raise BadInput(setting, f"={name!r} is not a column of the file. {nearest(name, self.names)}")
         if name in dict(self.unread):

@@ -95,7 +95,7 @@ def read_image_column(path: Path, columns: Columns, look: Look) -> Table | None:
     read = {_image_column(schema), columns.label, *columns.dropped, *([columns.client] if columns.client in table.column_names else [])}
     others = [name for name in table.column_names if name not in read]
     notes = [f"left out, beside the images: {count(len(others), 'column')} ({', '.join(map(repr, others))})"] if others else []
-    return Table(pixels.scaled(), y, client_ids(table, columns), (*notes, *pixels.notes))
+    return Table(pixels.scaled(), y, client_ids(table, columns), (*notes, *pixels.notes), names=tuple(table.column_names))
 
 
 def pooled(table: Table, side: int) -> Table:

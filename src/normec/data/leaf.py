@@ -35,6 +35,16 @@ def is_leaf(path: Path) -> bool:
     return path.suffix.lower() == ".json" or (path.is_dir() and any(any(folder.glob("*.json")) for folder in (path, path / "train")))
 
 
+def leaf_below(folder: Path) -> BadInput | None:
+    """The error for a folder that holds .json files in folders below it, with the one to give instead; None without such files."""
+    file = next(iter(sorted(folder.rglob("*.json"))), None)
+    if file is None:
+        return None
+    home = file.parent.parent if file.parent.name in ("train", "test") else file.parent
+    problem = f"={str(folder)!r} holds .json files in folders below it alone, such as {file.relative_to(folder)}"
+    return BadInput("data.source", f"{problem}. Give the folder {home} if it holds all of them.")
+
+
 def read_leaf(path: Path, limit: int) -> Table:
     """A file as LEAF writes it (Caldas et al. 2018), a folder of such files, or a folder with such files in train/ and test/.
 

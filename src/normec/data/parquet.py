@@ -9,6 +9,7 @@ from typing import Any
 
 from normec.data.frame import Frame, distinct_names
 from normec.data.limits import check_size, refuse_other_kind
+from normec.data.lists import in_places, is_list
 from normec.errors import BadInput
 
 SLACK = 2**26
@@ -33,25 +34,50 @@ def read_parquet(path: Path, dropped: tuple[str, ...], limit: int) -> Frame:
     read = [name for name, kind in kinds.items() if readable(kind)]
     needed = _needed(path, metadata, schema, read)
     check_size(path, needed, limit)
-    table = _columns(path, read, [name for name in read if _is_text(kinds[name])], needed)
-    unread = tuple((name, str(kind)) for name, kind in kinds.items() if name not in read)
+    table = _columns(path, read, [name for name in read if _is_text(kinds[name]) or is_list(kinds[name])], needed)
+    table, notes, empty = _spread_out(path, table.select(read), dropped)
+    unread = tuple((name, str(kind)) for name, kind in kinds.items() if name not in read or name in empty)
     dropped_ones = tuple((name, "dropped") for name in schema.names if name in dropped)
     return Frame(
-        columns=table.select(read),
+        columns=table,
         written=False,
         indices=index_columns(schema),
         parts=((path, metadata.num_rows),),
         limit=limit,
+        notes=notes,
         unread=(*unread, *dropped_ones),
     )
 
 
+def _spread_out(path: Path, table: Any, dropped: tuple[str, ...]) -> tuple[Any, tuple[str, ...], list[str]]:
+    """The table with a column for each place of its lists, notes on these, and the columns of which no list holds a number."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    notes, empty = [], []
+    for name in table.column_names:
+        if not is_list(table[name].type):
+            columns[name] = table[name]
+            continue
+        places = in_places(repr(str(path)), name, table[name], dropped)
+        if places.columns is None:
+            empty.append(name)
+            continue
+        if twice := next((place for place in places.columns if place in table.column_names), None):
+            raise BadInput("data.source", f"={str(path)!r} has a column {twice!r} beside the lists of {name!r}. Rename one.")
+        columns |= places.columns
+        notes.append(places.note)
+    return pa.table(columns), tuple(notes), empty
+
+
 def readable(kind: Any) -> bool:
-    """Whether values of an Arrow type can be features, labels, ids or times."""
+    """Whether values of an Arrow type can be features, labels, ids or times; of lists only those of numbers are read."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
         return readable(kind.value_type)
+    if is_list(kind):
+        return is_number(kind.value_type)
     return is_number(kind) or _is_text(kind) or bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind))
 
 
@@ -70,28 +96,35 @@ def _is_text(kind: Any) -> bool:
 
 
 def _needed(path: Path, metadata: Any, schema: Any, read: list[str]) -> int:
-    """Bytes: eight for each number, and of text what its pages hold and a code for each row."""
+    """Bytes: eight for each number, sixteen for each in a list, and of text what its pages hold and a code for each row."""
+    lists = tuple(f"{name}." for name in read if is_list(schema.field(name).type))
     numbers = sum(is_number(schema.field(name).type) for name in read)
-    held, rows = 0, 0
+    held, rows, listed = 0, 0, 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        chunks = [chunk for chunk in map(group.column, range(group.num_columns)) if chunk.path_in_schema in read]
+        every = list(map(group.column, range(group.num_columns)))
+        chunks = [chunk for chunk in every if chunk.path_in_schema in read]
+        inside = [chunk for chunk in every if chunk.path_in_schema not in read and chunk.path_in_schema.startswith(lists)]
+        if any(chunk.num_values < 0 for chunk in inside):
+            raise _forged(path)
+        listed += sum(chunk.num_values for chunk in inside)
         held += sum(chunk.total_uncompressed_size for chunk in chunks)
         rows += group.num_rows
         if any(chunk.num_values != group.num_rows for chunk in chunks):
             raise _forged(path)
     if rows != metadata.num_rows or held < 0:
         raise _forged(path)
-    return int(rows * (8 * numbers + 4 * (len(read) - numbers)) + held)
+    return int(rows * (8 * numbers + 4 * (len(read) - numbers)) + 16 * listed + held)
 
 
 def _columns(path: Path, names: list[str], texts: list[str], needed: int) -> Any:
-    """The table of these columns. Those of numbers take no more than their number of values says; text is read group by group, and
-    refused as soon as it takes more than the headers say.
+    """The table of these columns. Those of numbers take no more than their number of values says; texts, of which some may be lists, are
+    read group by group, and refused as soon as it takes more than the headers say.
     """
     import pyarrow as pa
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+    kinds = pyarrow.parquet.read_schema(path)
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=[name for name in texts if _is_text(kinds.field(name).type)]) as file:
         table = file.read(columns=[name for name in names if name not in texts])
         before = pa.total_allocated_bytes()
         for name in texts:
@@ -100,8 +133,9 @@ def _columns(path: Path, names: list[str], texts: list[str], needed: int) -> Any
                 groups.append(file.read_row_group(group, columns=[name]))
                 if pa.total_allocated_bytes() - before > 2 * needed + SLACK:
                     raise _forged(path)
-            column = pa.chunked_array([part for each in groups for part in each[name].chunks], groups[0][name].type) if groups else None
-            table = table.append_column(name, pa.array([], pa.string()) if column is None else _plain(column))
+            kind = groups[0][name].type if groups else file.schema_arrow.field(name).type
+            column = pa.chunked_array([part for each in groups for part in each[name].chunks], kind)
+            table = table.append_column(name, _plain(column))
     return table
 
 

@@ -38,7 +38,6 @@ LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)[:, None, None]
 DECODED_AT_ONCE = 256
 """Images that a core decodes before it takes the next ones."""
 
-
 Side = Annotated[int, Field(ge=1, le=10**5, strict=True)]
 Sides = Annotated[
     Side | Annotated[tuple[Side, Side], Field(strict=False)], Field(description="a side in pixels, such as 32, or [height, width]")
@@ -157,8 +156,19 @@ def _unlike(name: str, found: _Image, first_name: str, first: _Image, section: s
     elif len(found.values) != len(first.values):
         remedy = f"Set {section}channels=3 for colour, or {section}channels=1 for grey."
     else:
-        remedy = "Save those of 8 bits with 16, each value times 257, or leave one kind out."
+        remedy = _one_depth(found, first, section)
     return f": {name} has {shown(found)}, {first_name} {shown(first)}. {remedy}"
+
+
+def _one_depth(found: _Image, first: _Image, section: str) -> str:
+    """How images of several depths become alike."""
+    deep = found if first.values.dtype == np.uint8 else first
+    if found.values.dtype == first.values.dtype:
+        return f"Set {section}pixel_max to the value that is white in all of them, or leave one kind out."
+    kind = "16" if deep.values.dtype == np.uint16 else "32 as a TIFF"
+    if np.uint8 not in (found.values.dtype, first.values.dtype):
+        return "Save all with 16 bits, or leave one kind out."
+    return f"Save those of 8 bits with {kind}, each value times {deep.white / 255:.5g}, or leave one kind out."
 
 
 @contextlib.contextmanager
@@ -213,7 +223,8 @@ def _values(source: Encoded, opened: Any, name: str, look: Look, setting: str) -
     raw = _raw(opened)
     if opened.mode in (*GREY, *COLOUR) and ";16" not in raw:
         if look.pixel_max is not None:
-            problem = f"={look.pixel_max:g} acts only with images of more than 8 bits, and {name} has 8. Leave it out."
+            problem = f"={look.pixel_max:g} acts only with images of more than 8 bits, and {name} has 8. Leave it out"
+            problem += f"; or, where others have more, save those of 8 bits with more, each value times {look.pixel_max / 255:.5g}."
             raise BadInput(f"{look.section}pixel_max", problem)
         return _shallow(opened, look), 255.0
     values, white = _deep(source, opened, raw, name, setting)

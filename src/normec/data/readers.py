@@ -16,7 +16,8 @@ class Table(NamedTuple):
     test: (x, y) where the source brings its own test set; test_client: the id of each of its samples' client.
     classes: their names, where the labels are positions among them.
     text: x holds the codes of characters, which stay whole numbers and in the order of the text. codes: as text, in no order.
-    features: the names of the columns of x. time: (n,) what a split by time goes by. unit: who `client` is, where that is not a column.
+    features: the names of the columns of x; names: of all columns of a table.
+    time: (n,) what a split by time goes by. unit: who `client` is, where that is not a column.
     """
 
     x: np.ndarray
@@ -31,6 +32,7 @@ class Table(NamedTuple):
     time: np.ndarray | None = None
     codes: bool = False
     unit: str = ""
+    names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return sizes_alone(self)

@@ -26,7 +26,7 @@ from normec.data.files import (
 )
 from normec.data.folders import read_folder
 from normec.data.images import pooled, read_cifar10, read_image_column
-from normec.data.leaf import is_leaf, read_leaf
+from normec.data.leaf import is_leaf, leaf_below, read_leaf
 from normec.data.limits import allowed
 from normec.data.pixels import Look
 from normec.data.readers import Columns, Table, read_digits
@@ -34,7 +34,7 @@ from normec.data.settings import DEFAULT_CLIENTS, DEFAULT_WINDOW, IMAGES, Data
 from normec.data.split import split, with_test
 from normec.data.targets import about_labels, with_targets
 from normec.data.text import read_speakers
-from normec.errors import BadInput, count
+from normec.errors import BadInput, count, nearest
 from normec.imports import load_object, looks_like_import_path
 from normec.streams import Streams
 
@@ -58,6 +58,8 @@ def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | N
     table = _read(data, data.source)
     if table.x.ndim != 4:
         _refuse_image_settings(data, "the source holds no images")
+    if table.names and data.client_column not in (*table.names, Data.model_fields["client_column"].default):
+        raise _no_client_column(data, table.names)  # one that holds ids would be a feature
     if data.test_source is not None:
         table = with_test(table, _read_test(data, data.test_source))
     table = table if data.pool is None else pooled(table, data.pool)
@@ -67,7 +69,7 @@ def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | N
     natural = data.partition == "column"
     x = _features(table, table.x)
     train, test = split(table, data.test_fraction, natural, streams)
-    owners, everyone = _owners(data, labels[train], table.client, train, streams)
+    owners, everyone = _owners(data, labels[train], table, train, streams)
     held_out = (_features(table, table.test[0]), table.test[1]) if table.test else ((x[test], labels[test]) if len(test) else None)
     tested = (table.test_client if table.test else table.client[test] if table.client is not None else None) if natural else None
     strangers: set[Any] = set() if tested is None else set(tested.tolist()) - set(everyone)
@@ -197,16 +199,15 @@ def _read_images(path: Path, look: Look, natural: bool) -> Table:
     try:
         return read_folder(path, look, natural)
     except BadInput as error:
-        raise tables_below(path) or error from None
+        raise tables_below(path) or leaf_below(path) or error from None
 
 
-def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np.ndarray, streams: Streams) -> tuple[np.ndarray, list[Any]]:
+def _owners(data: Data, labels: np.ndarray, table: Table, train: np.ndarray, streams: Streams) -> tuple[np.ndarray, list[Any]]:
     """The client of each training sample, and the ids of all clients."""
     if data.partition == "column":
-        if client is None:
-            problem = f"={data.client_column!r} is not a column of {data.source}. Name the one that holds client ids."
-            raise BadInput("data.client_column", problem)
-        return client[train], np.unique(client).tolist()
+        if table.client is None:
+            raise _no_client_column(data, table.names)
+        return table.client[train], np.unique(table.client).tolist()
     clients = data.clients or DEFAULT_CLIENTS
     if clients > len(labels):
         raise BadInput("data.clients", f"={clients} is more than the {len(labels)} training samples. Use at most that many.")
@@ -217,6 +218,12 @@ def _owners(data: Data, labels: np.ndarray, client: np.ndarray | None, train: np
         problem = f"={data.partition!r} deals by class, and the targets are {'several a sample' if labels.ndim > 1 else 'numbers'}"
         raise BadInput("data.partition", f"{problem}. Use iid, power-law or column.")
     return _dealt(data, labels, clients, streams.generator("partition")), list(range(clients))
+
+
+def _no_client_column(data: Data, names: tuple[str, ...]) -> BadInput:
+    """The error for a name that is none of these names of columns, which are unknown where the source is no table."""
+    remedy = nearest(data.client_column, names) if names else "Name the one that holds client ids."
+    return BadInput("data.client_column", f"={data.client_column!r} is not a column of {data.source}. {remedy}")
 
 
 def _dealt(data: Data, labels: np.ndarray, clients: int, generator: np.random.Generator) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from typing import Any, Protocol
@@ -103,17 +104,24 @@ def built(chosen: list[NamedMetric], reading: Reading, classes: int | None, labe
 def _made(chosen: NamedMetric, offered: dict[str, Any], reading: Reading, classes: int | None) -> Metric:
     kind, path = load_object("evaluation.metrics", chosen.name), chosen.name
     try:
-        asked = inspect.signature(kind.__new__ if "__new__" in vars(kind) else kind).parameters
-        metric = kind(**({name: value for name, value in offered.items() if name in asked} | chosen.arguments))
+        if not isinstance(kind, type) and _is_metric(kind) and not chosen.arguments:
+            metric = copy.deepcopy(kind)  # an object, made already
+        else:
+            asked = inspect.signature(kind.__new__ if "__new__" in vars(kind) else kind).parameters
+            metric = kind(**({name: value for name, value in offered.items() if name in asked} | chosen.arguments))
     except Exception as error:  # whatever a foreign class raises
         raise BadInput("evaluation.metrics", f": {path} cannot be made ({type(error).__name__}: {error}). Name another metric.") from error
-    if not all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")):
+    if not _is_metric(metric):
         raise BadInput("evaluation.metrics", f": {path} is not a metric: it needs update, compute and reset. Name another one.")
     if _wants(metric) == "Binary" and not (reading.kind == "score" or (reading.kind == "classes" and classes == 2)):
         held = f"{classes} classes" if reading.kind == "classes" else "no two classes"
         raise BadInput("evaluation.metrics", f": {path} is of two classes, and the model names {held}. Name another metric.")
     found: Metric = metric
     return found
+
+
+def _is_metric(found: Any) -> bool:
+    return all(callable(getattr(found, name, None)) for name in ("update", "compute", "reset"))
 
 
 def _wants(metric: Metric) -> str | None:

@@ -82,6 +82,8 @@ def _fit(model: FlatModel, outputs: Tensor, targets: Tensor) -> Fit:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Using a target size")  # torch would broadcast, and train on nonsense
                 loss = model.objective(outputs, given)
+            if isinstance(loss, Tensor) and loss.numel() != 1:
+                raise ValueError(f"the loss returns {tuple(loss.shape)} numbers; return their mean, as with reduction='mean'")
             torch.autograd.grad(loss, model.parameters, allow_unused=True, retain_graph=True)
         except FAILURES as error:  # whatever a user's loss raises
             problem = problem or error

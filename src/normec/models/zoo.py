@@ -113,6 +113,10 @@ def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
             f"={name!r} is not known. Use cross-entropy, or a function package.module:function, such as torch.nn.functional:mse_loss.",
         )
     loss: Callable[[Tensor, Tensor], Tensor] = load_object("model.loss", name)
+    if isinstance(loss, type):
+        made = f"loss = {loss.__name__}()"
+        problem = f"={name!r} is a class. Name a function of outputs and targets, or an object: write {made} in a module, and name that."
+        raise BadInput("model.loss", problem)
     return loss
 
 

@@ -20,10 +20,11 @@ def result_table(run: Run) -> Table:
     table.add_column()
     table.add_column(overflow="fold")
     promise = f"({upper(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
+    accuracy = number(s["test_accuracy"], ".1%") + _by_itself(s["test_largest_class"])
     for name, value in {
         "algorithm": s["algorithm"],
         "convergence": s["convergence"],
-        "test accuracy": number(s["test_accuracy"], ".1%") + _by_itself(s["test_largest_class"]),
+        **({"test accuracy": accuracy} if s["test_accuracy"] is not None else {}),
         **{f"test {name}": number(value, ".4g") for name, value in (s["metrics"] or {}).items()},
         **({"best model": _best(s["best"])} if s["best"] else {}),
         "test loss": number(s["test_loss"], ".4f"),
