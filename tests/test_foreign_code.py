@@ -139,7 +139,7 @@ def test_an_interrupted_run_says_how_it_goes_on(command: Callable[..., Outcome],
         for extra, flag in (([], " --trust-code"), (["model.name=logistic"], "")):
             out = f"run{len(extra)}"
             stopped = command("train", "F.toml", *extra, "--out", out, "--trust-code")
-            assert stopped.code == 1
+            assert stopped.code == 130
             assert stopped.err.splitlines()[-1].endswith(f"resume with: normec train --out {out} --resume{flag}")
 
 

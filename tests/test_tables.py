@@ -565,7 +565,7 @@ def test_times_whose_order_is_not_known_are_refused(tmp_path: Path) -> None:
     assert "such as '2024-06-31', of which the order is not known" in refused(path, time_column="t")
     path = written(tmp_path / "t.csv", "a,when,label\n1,31.12.2023,x\n2,01.01.2024,y\n")
     assert "'31.12.2023', of which the order is not known" in refused(path, time_column="when")
-    assert "no column" in refused(path, time_column="then")
+    assert "not a column" in refused(path, time_column="then")
     with pytest.raises(normec.BadInput, match="has another role"):
         Data(source="t.csv", time_column="label")
 

@@ -443,8 +443,8 @@ def test_what_the_best_model_costs_is_said(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("evaluation", "words"),
     [
-        ({"best": "test_acuracy"}, "no number of this run"),
-        ({"best": "test_accuracy"}, "no number of this run"),
+        ({"best": "test_acuracy"}, "not a number of this run"),
+        ({"best": "test_accuracy"}, "not a number of this run"),
         ({"best_is": "largest"}, "acts only with best"),
         ({"best": "best", "best_is": "most"}, "best_is"),
     ],
