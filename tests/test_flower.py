@@ -23,7 +23,7 @@ from normec.errors import BadInput, NormecError
 from normec.operators import Clipping
 from normec.privacy import Local, Mechanism, epsilon
 from normec.privacy.ledger import read
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
@@ -876,7 +876,7 @@ def test_a_clients_directory_says_what_all_its_experiments_have_spent(command: C
     outcome = command("ledger", str(tmp_path / "c1" / "c1"))
     assert outcome.code == 0 and outcome.out.count("releases under trust local, noise multiplier 1") == 2
     seven = epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=3, rounds=7), 1e-5).epsilon
-    assert f"all together: ε = {upper(seven)} at δ = 1e-05" in outcome.out
+    assert f"all together: ε = {shown_epsilon(seven)} at δ = 1e-05" in outcome.out
     found = json.loads(command("ledger", str(tmp_path / "c1" / "c1"), "--json").out)
     assert found["epsilon"] == pytest.approx(seven) and not found["unprotected"]
     start(strategy(tmp_path, folder=tmp_path / "third"), federation(tmp_path))

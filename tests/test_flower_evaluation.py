@@ -35,7 +35,7 @@ from normec.flower.owner import account
 from normec.flower.server_state import ServerState
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 from normec.report.page import Shown, write
 from normec.runs.folder import RunFolder, line_of
 from normec.runs.record import Record
@@ -165,9 +165,9 @@ def test_the_claim_says_training_and_evaluation_together(trust: Any, tmp_path: P
     assert summary["evaluation"]["training"] == {"epsilon": pytest.approx(training), "delta": 1e-5}
     assert summary["evaluation"]["together"] == {"epsilon": pytest.approx(training + own), "delta": pytest.approx(1.1e-5)}
     assert (summary["epsilon"], summary["delta"]) == (pytest.approx(training + own), pytest.approx(1.1e-5))
-    assert summary["claim"].startswith(f"Client-level (ε = {upper(training + own)}, δ = 1.1e-05) differential privacy")
-    assert f"training, (ε = {upper(training)}, δ = 1e-05), and 3 evaluations by the clients" in summary["claim"]
-    assert f"(ε = {upper(own)}, δ = 1e-06) at noise multiplier 4." in summary["claim"]
+    assert summary["claim"].startswith(f"Client-level (ε = {shown_epsilon(training + own)}, δ = 1.1e-05) differential privacy")
+    assert f"training, (ε = {shown_epsilon(training)}, δ = 1e-05), and 3 evaluations by the clients" in summary["claim"]
+    assert f"(ε = {shown_epsilon(own)}, δ = 1e-06) at noise multiplier 4." in summary["claim"]
     if trust == "local":  # every client takes part in all of both
         assert summary["epsilon_realised_max"] == pytest.approx(training + own)
 
@@ -192,8 +192,8 @@ def test_every_epsilon_of_the_run_covers_its_evaluations(trust: Any, tmp_path: P
     assert rows == pytest.approx(right, rel=1e-3) and all(row >= least - 1e-9 for row, least in zip(rows, right, strict=True))
     record = Record.read(folder)
     assert record.epsilon == record.metrics[-1]["epsilon"] == pytest.approx(right[-1])
-    shown = upper(right[-1])
-    assert f">{shown}<" in write(Shown.read([folder])) and upper(right[-1] - at(trust, 4.0, 3, 1e-6)) != shown
+    shown = shown_epsilon(right[-1])
+    assert f">{shown}<" in write(Shown.read([folder])) and shown_epsilon(right[-1] - at(trust, 4.0, 3, 1e-6)) != shown
     said = command("ledger", str(folder))
     assert f"spent: ε = {shown} at δ = 1.1e-05" in said.out and "3 evaluations by the clients" in said.out
     told = json.loads(command("ledger", str(folder), "--json").out)

@@ -19,7 +19,7 @@ from normec.privacy.account import Account
 from normec.privacy.aggregation import LatticeSum
 from normec.privacy.ledger import read
 from normec.privacy.noise import Secure
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 from normec.report.claims import claim
 from normec.report.page import Shown, write
 from normec.runs.record import Record
@@ -80,13 +80,13 @@ def crashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_after_crashes_all_readers_show_what_the_ledger_counts(crashed: Path, command: Command) -> None:
     assert read(crashed / "ledger.jsonl").counted() == 6
-    right = upper(after(6))
+    right = shown_epsilon(after(6))
     shown = Shown.read([crashed])
     (record,) = shown.runs.values()
     assert record.epsilon == record.metrics[-1]["epsilon"] == after(6)
     assert f"ε = {right}, δ = 1e-05 spent so far" in claim(record)
     page = write(shown)
-    assert f">{right}<" in page and f"ε = {right}" in page and upper(after(4)) not in page
+    assert f">{right}<" in page and f"ε = {right}" in page and shown_epsilon(after(4)) not in page
     assert f"ε = {right} at δ" in command("ledger", str(crashed)).out
 
 

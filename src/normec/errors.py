@@ -70,7 +70,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"Known: {', '.join(names)}." if names else "There are none."
 
 
-def count(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """A number and its noun: 1 row, 2 rows."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -80,4 +80,4 @@ def some_of(names: Sequence[object], total: int, noun: str) -> str:
     if len(names) == 1:
         return f"{noun} {names[0]!r}"
     shown = ", ".join(repr(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{len(names):,} of {count(total, noun)} ({shown})"
+    return f"{len(names):,} of {plural(total, noun)} ({shown})"

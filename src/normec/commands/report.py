@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normec.errors import count, printable
+from normec.errors import plural, printable
 
 
 def report(
@@ -32,7 +32,7 @@ def report(
     write_atomically(file.resolve(), lambda: text.encode("utf-8", "replace"))
     for problem in [*shown.problems, *shown.left_out]:
         typer.echo(printable(f"normec: left out: {problem}"), err=True)
-    show(f"{file}: {len(shown.runs)} of {count(shown.found, 'run')}")
+    show(f"{file}: {len(shown.runs)} of {plural(shown.found, 'run')}")
     if open_it:
         import webbrowser
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normec.commands.answers import TrustCode, answer, split
-from normec.errors import BadInput, Interrupted, NormecError, count
+from normec.errors import BadInput, Interrupted, NormecError, plural
 
 if TYPE_CHECKING:
     from normec.studies.sweep import Sweep
@@ -87,7 +87,7 @@ def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any
 def _fail_if_any(rows: list[dict[str, Any]]) -> None:
     failed = sum(row["status"] == "failed" for row in rows)
     if failed:
-        raise NormecError(f"{failed} of {count(len(rows), 'run')} failed, for the reasons above")
+        raise NormecError(f"{failed} of {plural(len(rows), 'run')} failed, for the reasons above")
 
 
 def paper(

@@ -70,7 +70,7 @@ def _train(
     from normec.runs.loop import execute
     from normec.runs.verdict import lines
     from normec.terminal.console import Terminal, say
-    from normec.terminal.result import result_table, warnings
+    from normec.terminal.result import cautions, result_table
 
     if resume and out is None:
         raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
@@ -87,7 +87,7 @@ def _train(
         return
     console.print(result_table(result))
     theory = lines(result.summary["theory"]) if result.summary["theory"] else []
-    for line in [*warnings(result), *theory, result.summary["claim"]]:
+    for line in [*cautions(result), *theory, result.summary["claim"]]:
         say(console, line)
 
 

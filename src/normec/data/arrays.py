@@ -11,7 +11,7 @@ import numpy as np
 
 from normec.data.limits import check_size
 from normec.data.readers import Table
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 
 def read_npz(path: Path, natural: bool, limit: int) -> Table:
@@ -41,7 +41,7 @@ def read_npz(path: Path, natural: bool, limit: int) -> Table:
     if not x.size:
         raise BadInput("data.source", f"={str(path)!r}: array x is empty, of shape {x.shape}. Give at least one row.")
     others = [name for name in names if name not in wanted and not (name == "client" and not natural)]
-    left = (f"left out: {count(len(others), 'array')} ({', '.join(others)}); x, y and client are read",) if others else ()
+    left = (f"left out: {plural(len(others), 'array')} ({', '.join(others)}); x, y and client are read",) if others else ()
     return Table(x if x.ndim > 1 else x[:, None], y, client, left)
 
 

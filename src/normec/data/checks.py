@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 TORCH_IGNORES = -100
 """The target that torch's losses leave out."""
@@ -59,7 +59,7 @@ def finite(name: str, values: Tensor) -> Tensor:
     if values.is_floating_point() and not all(bool(part.isfinite().all()) for part in parts):
         bad = (~values.isfinite()).reshape(len(values), -1).any(dim=1).nonzero()[:, 0]
         where = f"(first: row {int(bad[0])}, counting from 0)"
-        problem = f" has {count(len(bad), 'row')} with NaN or infinite values {where}{_by_column(values)}"
+        problem = f" has {plural(len(bad), 'row')} with NaN or infinite values {where}{_by_column(values)}"
         raise BadInput(name, f"{problem}. Fill them, or remove those rows.")
     return values
 
@@ -152,7 +152,7 @@ def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None, ignored: i
         label = values[tuple(bad[0])]
         raise BadInput(
             name,
-            f" has {count(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes "
+            f" has {plural(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes "
             f"(first: row {bad[0][0]}, counting from 0, label {label}). Number the classes from 0, or use words; "
             "numbers to be predicted are floats.",
         )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from normec.data.frame import Frame, distinct_names, leading_unnamed
 from normec.data.limits import check_size, outgrown, refuse_other_kind
 from normec.data.quotation import NUMBER, swallowed
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 SEPARATORS = {",": ",", ";": ";", "\t": "tab", "|": "|"}
 """Those that are recognized, as `data.separator` names them."""
@@ -134,7 +134,7 @@ def _refuse_without_names(path: Path, text: bytes, names: list[str], label: str)
         for row, cells in enumerate(_first_rows(text, separator)):
             if row and len(cells) > 1 and label in [cell.strip() for cell in cells]:
                 problem = f"={str(path)!r} names its columns in row {row + 1} and not in the first one, which is {', '.join(names)[:40]!r}"
-                raise BadInput("data.source", f"{problem}. Remove the {count(row, 'row')} before the names.")
+                raise BadInput("data.source", f"{problem}. Remove the {plural(row, 'row')} before the names.")
     if 2 * sum(bool(NUMBER.fullmatch(name)) for name in names) >= len(names):
         shown = ", ".join(names[:3])
         problem = f"={str(path)!r} has no names of columns: its first row begins with {shown!r}"
@@ -221,7 +221,7 @@ def _ragged(path: Path, wrong: list[Any], columns: int, separator: str) -> BadIn
     """The error for rows that have another number of cells than the first one has names."""
     first = wrong[0]
     where = "" if first.number is None else f" (first: row {first.number - 2}, counting from 0: {first.text[:40]!r})"
-    found = f"{count(len(wrong), 'row')} without {count(columns, 'cell')} as the first row has, but {first.actual_columns}"
+    found = f"{plural(len(wrong), 'row')} without {plural(columns, 'cell')} as the first row has, but {first.actual_columns}"
     problem = f"={str(path)!r} cannot be read: {found}"
     if "\n" in first.text.rstrip() or "\r" in first.text.rstrip():
         remedy = "Its text holds line breaks: close or remove the quotation mark that opens there, or else correct them"

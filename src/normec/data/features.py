@@ -13,7 +13,7 @@ from normec.data.limits import check_size
 from normec.data.lists import without
 from normec.data.numerals import Odd, as_written, decimal_comma, may_be_thousands, numbers_of
 from normec.data.readers import Columns, Table, values
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 FEWEST_IDENTIFIED = 20
 """Rows from which a column of distinct whole numbers looks like identifiers."""
@@ -107,7 +107,7 @@ def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
     if missing.any() and len(column):
         first = int(np.flatnonzero(missing)[0])
         remedy = "Fill or remove them" + (', and write "NA" in quotation marks where it is a name' if frame.written else "")
-        problem = f"={name!r} has {count(int(missing.sum()), 'missing value')} (first: {frame.where(first)}). {remedy}."
+        problem = f"={name!r} has {plural(int(missing.sum()), 'missing value')} (first: {frame.where(first)}). {remedy}."
         raise BadInput(setting, problem)
     if text and frame.written:
         found = as_written(column.to_pylist(), frame.decimal)
@@ -137,7 +137,7 @@ def _times(frame: Frame, name: str) -> np.ndarray:
     column = column.cast(kind)
     if column.null_count:
         first = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        problem = f"={name!r} has {count(column.null_count, 'missing value')} (first: {frame.where(first)}). Fill or remove them."
+        problem = f"={name!r} has {plural(column.null_count, 'missing value')} (first: {frame.where(first)}). Fill or remove them."
         raise BadInput(setting, problem)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return np.asarray(column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).to_numpy())
@@ -167,7 +167,7 @@ def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...
     if not frame.written:
         problem = f"holds numbers as text (first: {frame.where(first.row)}: {first.value!r}){others}. Store numbers"
     else:
-        problem = f"holds numbers, except in {count(first.number, 'row')} (first: {frame.where(first.row)}: {first.value!r})"
+        problem = f"holds numbers, except in {plural(first.number, 'row')} (first: {frame.where(first.row)}: {first.value!r})"
         problem += f"{others}. Write plain numbers"
     between, point = ("points", "point") if frame.decimal == "," else ("commas", "comma")
     decimal = f", without {between} between thousands" if frame.written and first.grouped else ""
@@ -188,7 +188,7 @@ def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tupl
     first = frame.where(int(np.flatnonzero(rows)[0]))
     listed = [f"{name!r} {number:,}" for name, number in sorted(counts.items(), key=lambda pair: -pair[1])]
     more = f" and {len(listed) - COLUMNS_NAMED} more columns" if len(listed) > COLUMNS_NAMED else ""
-    problem = f"={frame.source} has {count(int(rows.sum()), 'row')} with missing or infinite values (first: {first})"
+    problem = f"={frame.source} has {plural(int(rows.sum()), 'row')} with missing or infinite values (first: {first})"
     remedy = "Fill them, or remove those rows"
     if len(counts) < len(features) and not more:
         remedy += f"; or leave these columns out with {without((*dropped, *counts))}"
@@ -202,7 +202,7 @@ def _told(features: list[str], skipped: dict[str, str]) -> str:
     if not skipped:
         return f"features: {shown}"
     left = ", ".join(f"{_shown(name)} ({kind})" for name, kind in skipped.items())
-    return f"features: {shown}; left out, not numeric: {left}: {len(skipped):,} of {count(len(features) + len(skipped), 'column')}"
+    return f"features: {shown}; left out, not numeric: {left}: {len(skipped):,} of {plural(len(features) + len(skipped), 'column')}"
 
 
 def _shown(name: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normec.data.checks import alike, as_features, class_names, encode_labels, finite
 from normec.data.samples import pair, read_dataset
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Federation:
         )
         labels = encode_labels("y", y, names, ignored)
         if len(labels) != len(features):
-            raise BadInput("y", f" has {count(len(labels), 'target')} for {count(len(features), 'sample')}. Give one for each.")
+            raise BadInput("y", f" has {plural(len(labels), 'target')} for {plural(len(features), 'sample')}. Give one for each.")
         held_out = _test_set(test, names, features, labels, ignored) if test and len(test[0]) else None
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
@@ -149,10 +149,10 @@ class Federation:
 
     def __repr__(self) -> str:
         """Sizes alone: samples and ids are private."""
-        samples = f"{count(len(self.y), 'training sample')} of shape {tuple(self.x.shape[1:])}"
+        samples = f"{plural(len(self.y), 'training sample')} of shape {tuple(self.x.shape[1:])}"
         held = "numbers" if self.classes is None else f"{len(self.classes)} classes"
         tested = 0 if self.test is None else len(self.test[1])
-        return f"Federation({count(len(self), 'client')}, {samples}, {held}, {count(tested, 'test sample')})"
+        return f"Federation({plural(len(self), 'client')}, {samples}, {held}, {plural(tested, 'test sample')})"
 
     def __len__(self) -> int:
         """M, the number of clients."""

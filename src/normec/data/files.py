@@ -18,7 +18,7 @@ from normec.data.frame import Frame, joined
 from normec.data.limits import check_size, refuse_other_kind, regular_file
 from normec.data.parquet import read_parquet
 from normec.data.readers import Columns, Table
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 DELIMITED = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def read_files(paths: list[Path], way: Way) -> Table:
         raise BadInput("data.source", f"{problem}, and both would be one client. Rename one.")
     frame = joined([_guarded(path, lambda path=path: _frame(path, way)) for path in paths])  # type: ignore[misc]
     table = samples(frame, way.columns)
-    read = f"{count(len(paths), 'file')} of {os.path.commonpath([path.parent for path in paths])}"
+    read = f"{plural(len(paths), 'file')} of {os.path.commonpath([path.parent for path in paths])}"
     if table.client is not None:
         return table._replace(notes=(*table.notes, f"{read}; the column {way.columns.client!r} says who holds what"))
     empty = [name for name, (_, rows) in zip(names, frame.parts, strict=True) if not rows]

@@ -13,7 +13,7 @@ import numpy as np
 
 from normec.data.pixels import Look, Pixels, decode
 from normec.data.readers import Table
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SYSTEM = {"__macosx", "@eadir", "#recycle", "$recycle.bin", "system volume information", "lost+found", "__pycache__"}
@@ -48,7 +48,7 @@ class Skipped:
         for (why, noun), paths in sorted(self._found.items()):
             suffixes = sorted({path.suffix.lower() or "no suffix" for path in paths})
             kinds = f" ({', '.join(map(_shown, suffixes[:5]))}{' …' if len(suffixes) > 5 else ''})" if why == OTHER else ""
-            lines.append(f"left out, {why}{kinds}: {count(len(paths), noun)} (first: {_shown(str(min(paths).relative_to(self._root)))})")
+            lines.append(f"left out, {why}{kinds}: {plural(len(paths), noun)} (first: {_shown(str(min(paths).relative_to(self._root)))})")
         return tuple(lines)
 
 

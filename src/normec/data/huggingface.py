@@ -14,7 +14,7 @@ from normec.data.federation import Federation
 from normec.data.limits import allowed
 from normec.data.pixels import ImageSettings, Look, Pixels, decode
 from normec.data.readers import values
-from normec.errors import BadInput, count, nearest
+from normec.errors import BadInput, nearest, plural
 
 CHANNELS = {"L": 1, "RGB": 3, None: None}
 """Of the modes that a column may ask for."""
@@ -230,7 +230,7 @@ def _complete(setting: str, name: str, array: Any, rows: int) -> None:
     """Refuses missing values in an array of `rows` rows, flattened."""
     if array.null_count:
         first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) * rows // len(array)
-        missing = count(array.null_count, "missing value")
+        missing = plural(array.null_count, "missing value")
         raise BadInput(setting, f"={name!r} has {missing} (first: row {first}, counting from 0). Fill or remove them.")
 
 

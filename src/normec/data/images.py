@@ -16,7 +16,7 @@ import numpy as np
 from normec.data.limits import check_size, outgrown, regular_file
 from normec.data.pixels import Look, Pixels, decode
 from normec.data.readers import Columns, Table, client_ids, values
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def read_cifar10(path: Path, look: Look) -> Table:
 def _others(path: Path, read: list[Path]) -> list[str]:
     """A line on further parquet files."""
     left = sorted(set(path.rglob("*.parquet")) - set(read))
-    return [f"left out, neither train* nor test*: {count(len(left), 'parquet file')} (first: {left[0].relative_to(path)})"] if left else []
+    return [f"left out, neither train* nor test*: {plural(len(left), 'parquet file')} (first: {left[0].relative_to(path)})"] if left else []
 
 
 def _read_batches(path: Path, look: Look) -> tuple[tuple[Pixels, np.ndarray], tuple[Pixels, np.ndarray]]:
@@ -94,7 +94,7 @@ def read_image_column(path: Path, columns: Columns, look: Look) -> Table | None:
     pixels, y, table = _decoded([path], columns.label, look)
     read = {_image_column(schema), columns.label, *columns.dropped, *([columns.client] if columns.client in table.column_names else [])}
     others = [name for name in table.column_names if name not in read]
-    notes = [f"left out, beside the images: {count(len(others), 'column')} ({', '.join(map(repr, others))})"] if others else []
+    notes = [f"left out, beside the images: {plural(len(others), 'column')} ({', '.join(map(repr, others))})"] if others else []
     return Table(pixels.scaled(), y, client_ids(table, columns), (*notes, *pixels.notes), names=tuple(table.column_names))
 
 
@@ -126,7 +126,7 @@ def _decoded(files: Sequence[Path], label_column: str, look: Look) -> tuple[Pixe
         raise BadInput("data.path", f": {files[0]} has no column img or image of encoded images. Give one.")
     encoded = table[column] if not pa.types.is_struct(table[column].type) else pa.compute.struct_field(table[column], "bytes")
     if encoded.null_count or not table.num_rows:
-        missing = count(encoded.null_count, "missing image")
+        missing = plural(encoded.null_count, "missing image")
         raise BadInput("data.path", f": {files[0]} has {missing} of {table.num_rows}. Remove those rows.")
     digest = hashlib.blake2b(digest_size=16)
     for file in files:

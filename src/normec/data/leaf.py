@@ -12,7 +12,7 @@ from normec.data.alphabet import CLASSES, encode
 from normec.data.checks import sizes_alone
 from normec.data.limits import check_size, regular_file
 from normec.data.readers import Table
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 BYTES_FOR_ONE = 6
 """Bytes of memory for each byte of JSON: a number in Python takes 32, and five characters or more in the file."""
@@ -64,7 +64,7 @@ def read_leaf(path: Path, limit: int) -> Table:
     if text:
         train, *others = [_codes(path, held) for held in (train, *others)]
     test = others[0] if others else None
-    users = f"{count(len(np.unique(train.user)), 'user')}"
+    users = f"{plural(len(np.unique(train.user)), 'user')}"
     return Table(
         train.x if train.x.ndim > 1 else train.x[:, None],
         train.y,
@@ -123,7 +123,7 @@ def _users(file: Path, notes: list[str]) -> list[tuple[str, dict[str, list[Any]]
     others += [f"{key} of a user" for key in dict.fromkeys(key for user in users for key in data[user]) if key not in ("x", "y")]
     notes += [f"left out: {', '.join(others)}"] if others else []
     unlisted = set(data) - set(users)
-    notes += [f"left out: {count(len(unlisted), 'user')} that `users` does not list"] if unlisted else []
+    notes += [f"left out: {plural(len(unlisted), 'user')} that `users` does not list"] if unlisted else []
     return [(user, data[user]) for user in users]
 
 

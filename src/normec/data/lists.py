@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 
 class Places(NamedTuple):
@@ -37,13 +37,13 @@ def in_places(source: str, name: str, lists: Any, dropped: tuple[str, ...]) -> P
     if (lengths != first).any():
         every = pc.fill_null(pc.list_value_length(lists), first).to_numpy()
         row = int(np.flatnonzero(every != first)[0])
-        problem = f"={source}: the column {name!r} holds lists of {lengths.min()} to {count(int(lengths.max()), 'number')}"
+        problem = f"={source}: the column {name!r} holds lists of {lengths.min()} to {plural(int(lengths.max()), 'number')}"
         where = f"(first unlike those before it: row {row}, counting from 0)"
         raise BadInput("data.source", f"{problem} {where}. Give lists of one length, or leave it out with {without((*dropped, name))}.")
     if not first:
         return Places(None, "")
     columns = {f"{name}[{place}]": pc.list_element(lists, place) for place in range(first)}
-    return Places(columns, f"{name!r} holds lists of {count(first, 'number')}, read as {count(first, 'column')}: {name}[0] …")
+    return Places(columns, f"{name!r} holds lists of {plural(first, 'number')}, read as {plural(first, 'column')}: {name}[0] …")
 
 
 def without(names: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 DRAWS = 100
 """Draws of a partition before its min_size is refused."""
@@ -27,7 +27,7 @@ def with_min_size(draw: Callable[[], np.ndarray], clients: int, min_size: int, d
         best = max(best, smallest)
     tried = f" in the best of {draws} draws" if draws > 1 else ""
     raise BadInput(
-        "data.min_size", f"={min_size}: the smallest of {clients} clients gets {count(best, 'training sample')}{tried}. {remedy}"
+        "data.min_size", f"={min_size}: the smallest of {clients} clients gets {plural(best, 'training sample')}{tried}. {remedy}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from normec.data.overview import label
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.files import write_atomically
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -125,7 +125,7 @@ def _name_clients(axes: Any, names: list[str]) -> None:
 
 
 def _title(found: dict[str, Any]) -> str:
-    title = f"{count(found['clients'], 'client')}, {count(found['samples'], 'training sample')}"
+    title = f"{plural(found['clients'], 'client')}, {plural(found['samples'], 'training sample')}"
     if found["heterogeneity"] is None:
         return title
     return f"{title}, distance of label shares {found['heterogeneity']:.2f} ({found['heterogeneity_by_chance']:.2f} by chance alone)"

@@ -17,7 +17,7 @@ from pydantic import Field
 from normec.data.checks import sizes_alone
 from normec.data.limits import check_size, regular_file
 from normec.data.orientation import upright
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.settings import Positive, Settings
 
 T = TypeVar("T")
@@ -134,10 +134,10 @@ def decode(images: Sequence[T], source: Callable[[T], Encoded], name: Callable[[
 def _notes(names: list[str], pages: np.ndarray, clear: np.ndarray, first: _Image, look: Look) -> Iterator[str]:
     """What was left out, and the scale where it could be another."""
     if len(more := np.flatnonzero(pages > 1)):
-        held = f"{count(int((pages[more] - 1).sum()), 'page')} or frames after the first"
-        yield f"left out: {held} of {count(len(more), 'image')} (first: {names[more[0]]})"
+        held = f"{plural(int((pages[more] - 1).sum()), 'page')} or frames after the first"
+        yield f"left out: {held} of {plural(len(more), 'image')} (first: {names[more[0]]})"
     if len(see_through := np.flatnonzero(clear)):
-        yield f"left out: the transparency of {count(len(see_through), 'image')} (first: {names[see_through[0]]})"
+        yield f"left out: the transparency of {plural(len(see_through), 'image')} (first: {names[see_through[0]]})"
     if first.white == 65535 and look.pixel_max is None:
         yield f"the images have 16 bits: 0 … 65535 becomes −1 … 1; {look.section}pixel_max=4095 is right for 12 bits in 16"
 
@@ -148,7 +148,7 @@ def _unlike(name: str, found: _Image, first_name: str, first: _Image, section: s
     def shown(image: _Image) -> str:
         channels, height, width = image.values.shape
         depth = "8 bits" if image.values.dtype == np.uint8 else f"values up to {image.white:g}"
-        return f"{height}×{width} pixels, {count(channels, 'channel')} of {depth}"
+        return f"{height}×{width} pixels, {plural(channels, 'channel')} of {depth}"
 
     if found.values.shape[1:] != first.values.shape[1:]:
         height, width = first.values.shape[1:]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normec.data.checks import sizes_alone
-from normec.errors import BadInput, count, nearest
+from normec.errors import BadInput, nearest, plural
 
 
 class Table(NamedTuple):
@@ -80,7 +80,7 @@ def values(table: Any, name: str, setting: str) -> np.ndarray:
     column = _column(table, setting, name)
     if column.null_count:
         first = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        missing = count(column.null_count, "missing value")
+        missing = plural(column.null_count, "missing value")
         raise BadInput(setting, f"={name!r} has {missing} (first: row {first}, counting from 0). Fill or remove them.")
     kind = column.type
     if pa.types.is_dictionary(kind):

@@ -34,7 +34,7 @@ from normec.data.settings import DEFAULT_CLIENTS, DEFAULT_WINDOW, IMAGES, Data
 from normec.data.split import split, with_test
 from normec.data.targets import about_labels, with_targets
 from normec.data.text import read_speakers
-from normec.errors import BadInput, count, nearest
+from normec.errors import BadInput, nearest, plural
 from normec.imports import load_object, looks_like_import_path
 from normec.streams import Streams
 
@@ -112,7 +112,7 @@ def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]
     notes = []
     if table.test is not None:
         whose = "the source's own" if data.test_source is None else "data.test_source"
-        notes.append(f"{count(len(table.test[1]), 'test sample')} of {whose}, so that test_fraction does not act")
+        notes.append(f"{plural(len(table.test[1]), 'test sample')} of {whose}, so that test_fraction does not act")
     elif table.time is not None:
         of = "each client's samples" if data.partition == "column" else "all samples"
         kind = "dates" if table.time.dtype.kind == "M" else "numbers"
@@ -122,7 +122,7 @@ def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]
     if table.test is not None and table.client is not None and table.test_client is None and data.partition == "column":
         notes.append(f"no results by client: the test set has no column {data.client_column!r}")
     if strangers:
-        found = f"{count(len(strangers), 'client')} of the test set without training samples (first: {strangers[0]!r})"
+        found = f"{plural(len(strangers), 'client')} of the test set without training samples (first: {strangers[0]!r})"
         notes.append(f"no results by client: {found}")
     return notes
 
@@ -131,8 +131,8 @@ def _large_enough(federation: Federation, min_size: int) -> Federation:
     """The federation, refused where a client has fewer than min_size training samples."""
     small = np.flatnonzero(federation.sizes < min_size)
     if len(small):
-        first = f"client {federation.ids[small[0]]!r} has {count(int(federation.sizes[small[0]]), 'training sample')}"
-        others = f", and {count(len(small) - 1, 'other client')} too few as well" if len(small) > 1 else ""
+        first = f"client {federation.ids[small[0]]!r} has {plural(int(federation.sizes[small[0]]), 'training sample')}"
+        others = f", and {plural(len(small) - 1, 'other client')} too few as well" if len(small) > 1 else ""
         raise BadInput("data.min_size", f"={min_size}: {first}{others}. Use a smaller one, or leave such clients out of the data.")
     return federation
 

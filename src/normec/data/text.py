@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from normec.data.alphabet import CLASSES, encode
 from normec.data.limits import check_size, regular_file
 from normec.data.readers import Table
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 
 STRIDE = 5
 """Characters from the start of a window to the start of the next: each fifth one is predicted, and neighbours are less alike."""
@@ -34,14 +34,14 @@ def read_speakers(path: Path, window: int, limit: int = 2**63) -> Table:
     kept = {name: codes for name, codes in texts.items() if len(codes) > window}
     if not kept:
         longest = max(map(len, texts.values()))
-        problem = f"={str(path)!r} has no speaker who says more than {count(window, 'character')} (the most: {longest})"
+        problem = f"={str(path)!r} has no speaker who says more than {plural(window, 'character')} (the most: {longest})"
         raise BadInput("data.source", f"{problem}. Use a smaller data.window, or a longer text.")
     samples = [sliding_window_view(codes, window + 1)[::STRIDE] for codes in kept.values()]
     x = np.concatenate([part[:, :-1] for part in samples])
     y = np.concatenate([part[:, -1] for part in samples])
     client = np.repeat(list(kept), [len(part) for part in samples])
     short = len(texts) - len(kept)
-    notes = f"{count(len(kept), 'speaker')}" + (f"; left out, with at most {count(window, 'character')}: {short}" if short else "")
+    notes = f"{plural(len(kept), 'speaker')}" + (f"; left out, with at most {plural(window, 'character')}: {short}" if short else "")
     return Table(x, y, client, (notes,), classes=CLASSES, text=True)
 
 

@@ -17,7 +17,7 @@ from normec.engine.loop import Backend, Task
 from normec.engine.memory import Memory
 from normec.engine.ranks import Ranks
 from normec.engine.workers import Workers
-from normec.errors import ModelFailed, TrainingFailed, count, some_of
+from normec.errors import ModelFailed, TrainingFailed, plural, some_of
 from normec.local import LocalMethod
 from normec.models import FlatModel, LocalSteps
 from normec.operators import row_norms, usable
@@ -213,7 +213,7 @@ class Clients:
             self.computed([task.client for task in tasks], out)
         if failures and self.strict:
             row, error = next(iter(sorted(failures.items())))
-            held, reason = count(len(tasks[row].samples[1]), "sample"), " ".join(str(error).split()).rstrip(".")
+            held, reason = plural(len(tasks[row].samples[1]), "sample"), " ".join(str(error).split()).rstrip(".")
             raise ModelFailed(
                 f"round {k + 1}: the model fails on the {held} of client {tasks[row].client!r} "
                 f"({type(error).__name__}: {reason}). Change the model, or that client's data."

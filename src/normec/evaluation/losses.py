@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from normec.data import Federation
-from normec.errors import FAILURES, ModelFailed, count
+from normec.errors import FAILURES, ModelFailed, plural
 from normec.models import FlatModel
 
 SAMPLES_AT_ONCE = 1024
@@ -70,7 +70,7 @@ def _objective(model: FlatModel, outputs: Tensor, targets: Tensor) -> Tensor:
         return model.objective(outputs, targets)
     except FAILURES as error:  # whatever a user's loss raises
         reason = " ".join(str(error).split()).rstrip(".")
-        problem = f"the loss fails on {count(len(targets), 'sample')} ({type(error).__name__}: {reason})"
+        problem = f"the loss fails on {plural(len(targets), 'sample')} ({type(error).__name__}: {reason})"
         raise ModelFailed(f"{problem}. Change the loss, or the data.") from error
 
 

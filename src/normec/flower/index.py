@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.privacy.ledger import Ledger, lines_noted, read
 
 INDEX, TRAINING, MEMORY, ATTEMPT = "index.jsonl", "ledger.jsonl", "memory.safetensors", "attempt"
@@ -125,10 +125,10 @@ class Index:
         if known is None:
             return
         if ledger is None:
-            problem = f": {path} is missing, and {self.path.name} counts {count(known.releases, 'release')} on it."
+            problem = f": {path} is missing, and {self.path.name} counts {plural(known.releases, 'release')} on it."
             raise BadInput("ledger", f"{problem} Restore it, or start a new experiment, for which they count.")
         if not holds(ledger, known.lines, known.head):
-            problem = f": {path} is not the one that {self.path.name} knows of, with {count(known.releases, 'release')}."
+            problem = f": {path} is not the one that {self.path.name} knows of, with {plural(known.releases, 'release')}."
             raise BadInput("ledger", f"{problem} Restore it, or start a new experiment, for which they count.")
 
     def _read(self) -> Ledger | None:
@@ -159,7 +159,7 @@ class Index:
         if len(ledger.lines) < known.lines:
             raise BadInput("ledger", f": {path} ends at line {len(ledger.lines)} and had come to line {known.lines}. Restore it.")
         if ledger.counted() > known.releases + 1:
-            problem = f": {self.path} counts {count(known.releases, 'release')} of {ledger.counted()} on {path}, being older."
+            problem = f": {self.path} counts {plural(known.releases, 'release')} of {ledger.counted()} on {path}, being older."
             raise BadInput("index", f"{problem} Restore the newer one.")
         if ledger.counted() > known.releases:
             self.accounts[key] = known._replace(mechanism=_content(ledger.lines[0]), releases=ledger.counted())
@@ -168,7 +168,7 @@ class Index:
         """Refuses an index that has come less far than a file knew that was written beside a ledger, now of so many lines."""
         known = self._noted.get(self.key(mark.ledger), Account({}, 0))
         if mark.lines > max(known.lines + 1, lines):
-            problem = f": {self.path} is older than {mark.path}, and counts {count(known.releases, 'release')} there."
+            problem = f": {self.path} is older than {mark.path}, and counts {plural(known.releases, 'release')} there."
             raise BadInput("index", f"{problem} Restore the newer one, or take a new state-dir and a max-epsilon lower by what was spent.")
 
     def key(self, path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from normec.errors import BadInput, count, nearest
+from normec.errors import BadInput, nearest, plural
 from normec.files import Lock, making, write_atomically
 from normec.flower.index import UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
@@ -159,7 +159,7 @@ class Owner(Settings):
         if not total <= self.max_epsilon:
             problem = f"={self.max_epsilon:g} of this client's owner does not allow another release: with it ε = {total:.4g}"
             experiments = len({key.partition("/")[0] for key in accounts})
-            raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {count(experiments, 'experiment')}.")
+            raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {plural(experiments, 'experiment')}.")
 
 
 def account(folder: Path, delta: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from normec.errors import BadInput, NormecError, count
+from normec.errors import BadInput, NormecError, plural
 from normec.flower.wire import Answer
 
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
@@ -160,13 +160,13 @@ class Roster:
             time.sleep(POLL)
         if len(self.node_of) < least:
             refusals = "".join(f" {entry.reason}." for entry in self._turned_away.values())
-            found = f"{count(len(self.node_of), 'client')} of {clients} came within {time.monotonic() - begun:.0f} s"
+            found = f"{plural(len(self.node_of), 'client')} of {clients} came within {time.monotonic() - begun:.0f} s"
             raise NormecError(f"the experiment cannot continue: {found}.{refusals} Start the other nodes, or change what is refused.")
         if not self.clients:
             self.clients = tuple(sorted(self.node_of)[:clients])
             self.bound = {client: self.bound[client] for client in self.clients}
             for client in set(self.node_of) - set(self.clients):
-                self._turn_away(self.node_of.pop(client), f"client {client!r}: {count(clients, 'client')} are wanted, and others came")
+                self._turn_away(self.node_of.pop(client), f"client {client!r}: {plural(clients, 'client')} are wanted, and others came")
 
     def _settled(self) -> set[int]:
         """The nodes that take part, and those that have said why they do not."""

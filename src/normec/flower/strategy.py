@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from normec.algorithms import Algorithm, Descent, ServerStep
-from normec.errors import BadInput, NormecError, TrainingFailed, count
+from normec.errors import BadInput, NormecError, TrainingFailed, plural
 from normec.flower.evaluation import ClientEvaluation
 from normec.flower.keeper import NEVER
 from normec.flower.layout import Layout, Model
@@ -188,7 +188,7 @@ class Strategy(FlowerStrategy):
         noise = evaluations.evaluation.noise_std(mechanism, len(found.answers))
         beside = {name: f" (noise ± {std:.2g})" if std else "" for name, std in noise.items()}
         shown = ", ".join(f"{name} {value:.4g}{beside[name]}" for name, value in result.items())
-        log.info("evaluated by %s: %s", count(len(found.answers), "client"), shown)
+        log.info("evaluated by %s: %s", plural(len(found.answers), "client"), shown)
         return MetricRecord(dict(result))
 
     def summary(self) -> None:

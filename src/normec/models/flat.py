@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normec.errors import FAILURES, BadInput, ModelFailed, TrainingFailed, count
+from normec.errors import FAILURES, BadInput, ModelFailed, TrainingFailed, plural
 from normec.local import Batch
 from normec.models.readings import Loss, Reading
 
@@ -164,7 +164,7 @@ class FlatModel:
                 outputs: Tensor = self.module(features)
         except FAILURES as error:  # whatever a user's module raises
             reason = " ".join(str(error).split()).rstrip(".")
-            problem = f"the model fails on {count(len(features), 'sample')} in evaluation ({type(error).__name__}: {reason})."
+            problem = f"the model fails on {plural(len(features), 'sample')} in evaluation ({type(error).__name__}: {reason})."
             raise ModelFailed(f"{problem} Change the model, or the data.") from error
         return outputs
 

@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, NamedTuple
 
 from normec.algorithms import Algorithm
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.privacy.account import Evaluated
 from normec.privacy.accountant import epsilon, realised, within_limit
 from normec.privacy.aggregation import Aggregation, lattice_for
@@ -54,13 +54,13 @@ def state_claim(
     total = evaluated.with_delta(delta) if evaluated else delta
     if not mechanism.private:
         reason = _why_not(mechanism)
-        said = f" The clients evaluate the model {count(evaluated.number, 'time')}." if evaluated else ""
+        said = f" The clients evaluate the model {plural(evaluated.number, 'time')}." if evaluated else ""
         return Claim(f"Not private: {reason}, ε = ∞.{said}", None, spent, total)
     per_client = mechanism.trust.per_client
     busiest = realised(mechanism, delta, exposure).epsilon + (evaluated.spent.epsilon if evaluated else 0.0) if per_client else None
     beside = ""
     if busiest is not None:
-        seen = f"; realised by the busiest client: ε = {upper(busiest)}" if busiest else ""
+        seen = f"; realised by the busiest client: ε = {shown_epsilon(busiest)}" if busiest else ""
         own = "training " if evaluated else ""
         silent = f"; each client is silent before its own {own}rounds spend more than ε = {limit:g}" if limit else ""
         beside = f" (before sampling, without amplification{seen}{silent})"
@@ -68,7 +68,7 @@ def state_claim(
     pooled = ", of cohorts that participants do not piece together" if mechanism.sampling == "fixed" and mechanism.trust.at_server else ""
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if total >= 1 / mechanism.clients else ""
     sentence = (
-        f"Client-level (ε = {upper(spent.epsilon)}, δ = {total!r}) differential privacy under {mechanism.adjacency} adjacency, "
+        f"Client-level (ε = {shown_epsilon(spent.epsilon)}, δ = {total!r}) differential privacy under {mechanism.adjacency} adjacency, "
         f"trust {mechanism.trust.name} ({mechanism.trust.said}), {mechanism.sampling} sampling{rate}{pooled}, "
         f"{mechanism.rounds} rounds, accountant: {spent.accountant}{beside}. {_of_noise(mechanism)}{exposed}"
         f"{_parts(training, delta, evaluated)}"
@@ -95,8 +95,8 @@ def _parts(training: Spent, delta: float, evaluated: Evaluated | None) -> str:
     if evaluated is None:
         return ""
     return (
-        f" Both cover training, (ε = {upper(training.epsilon)}, δ = {delta!r}), and {count(evaluated.number, 'evaluation')} by the clients "
-        f"on their own data, (ε = {upper(evaluated.spent.epsilon)}, δ = {evaluated.delta!r}) at noise multiplier "
+        f" Both cover training, (ε = {shown_epsilon(training.epsilon)}, δ = {delta!r}), and {plural(evaluated.number, 'evaluation')} "
+        f"by the clients on their own data, (ε = {shown_epsilon(evaluated.spent.epsilon)}, δ = {evaluated.delta!r}) at noise multiplier "
         f"{evaluated.noise_multiplier:.4g}."
     )
 
@@ -123,7 +123,7 @@ def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> dict[str, Any
     }
 
 
-def upper(epsilon: float | None) -> str:
+def shown_epsilon(epsilon: float | None) -> str:
     """ε with three decimals (from 1,000 on with none), rounded up, so that the printed number is still a bound.
 
     epsilon: None, as JSON holds it, is infinite.

@@ -102,7 +102,7 @@ def rows(query: Query) -> list[dict[str, Any]]:
 
 
 def _row(query: Query, trust: Trust) -> dict[str, Any]:
-    mechanism, delta, problems = query.mechanism(trust), query.chosen_delta, warnings(query)
+    mechanism, delta, problems = query.mechanism(trust), query.chosen_delta, cautions(query)
     if trust == "none":
         mechanism = replace(mechanism, noise_multiplier=0.0)
     elif query.noise_multiplier is None and query.noise == "calibrated":
@@ -193,7 +193,7 @@ def ledger_overview(ledger: Ledger, evaluations: Ledger | None = None) -> dict[s
     }
 
 
-def warnings(query: Query) -> list[str]:
+def cautions(query: Query) -> list[str]:
     """What is wrong with a setting that can be accounted all the same."""
     if query.chosen_delta >= 1 / query.clients:
         return [f"δ is not below 1/clients = {1 / query.clients:g}: one client may be exposed outright"]
@@ -206,7 +206,7 @@ def notes(query: Query) -> list[str]:
         f"unit: client; δ = {query.chosen_delta!r}; {query.adjacency} adjacency; {query.rounds} rounds of {query.clients} clients",
         NOISE_UNITS,
     ]
-    lines += [f"warning: {text}" for text in warnings(query)]
+    lines += [f"warning: {text}" for text in cautions(query)]
     if query.scheme == "fixed" and not query.cohort_memories:
         lines.append(
             "fixed cohorts: add cohort_memories=true for the lazy variants, clip21, clip21-sgd2m and dp-scaffold, which take more noise"

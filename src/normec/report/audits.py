@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 from normec.report.markup import render
 from normec.runs.record import Record
 from normec.terminal.audit import outcome
@@ -24,7 +24,7 @@ def audit_section(runs: dict[str, Record]) -> Markup:
             continue
         found = run.audit
         state = "FLAGGED: the mechanism that ran is not the one that was accounted" if found["flagged"] else "no test is flagged"
-        claimed, lower, final = (upper(found.get(name)) for name in BOUNDS)
+        claimed, lower, final = (shown_epsilon(found.get(name)) for name in BOUNDS)
         bounds = (
             f"Claimed: ε = {claimed}. At the largest noise that agrees with what was measured, with {found['confidence']:.0%} confidence, "
             f"the accountant gives ε = {lower} for the releases, and {final} for the final model alone. A test is flagged where its "

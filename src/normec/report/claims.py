@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normec.errors import count
-from normec.privacy.promise import SEEDED, upper
+from normec.errors import plural
+from normec.privacy.promise import SEEDED, shown_epsilon
 from normec.runs.record import Record
 
 WHO_SEES = {
@@ -23,7 +23,7 @@ def claim(run: Record) -> str:
         return f"{unfinished}; not private: nobody adds noise, ε = ∞."
     mechanism = run.account.mechanism
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
-    so_far = f"ε = {upper(run.epsilon)}, δ = {run.account.delta!r} spent so far" if run.account.counted else "nothing spent yet"
+    so_far = f"ε = {shown_epsilon(run.epsilon)}, δ = {run.account.delta!r} spent so far" if run.account.counted else "nothing spent yet"
     return (
         f"{unfinished}; {so_far} of a client-level promise under {mechanism.adjacency} adjacency, trust {mechanism.trust.name}, "
         f"{mechanism.sampling} sampling{rate}; its accountant is named at the end."
@@ -34,7 +34,7 @@ def _audit_lines(run: Record) -> list[str]:
     """What a run that is an audit is, and what became of it."""
     if run.audit is None:
         return []
-    canaries = count(int(run.audit["canaries"]), "canary client")
+    canaries = plural(int(run.audit["canaries"]), "canary client")
     inside = f"An audit: {canaries} took part beside the others, so that its accuracy is not a run's."
     if "tests" not in run.audit:
         return [inside, "It was interrupted, or is still running: there is no verdict."]

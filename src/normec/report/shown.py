@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.runs.folder import RunFolder
 from normec.runs.record import Record
 from normec.studies.compare import MARKER
@@ -71,7 +71,7 @@ def _below(folder: Path, found: Shown, entered: set[Path]) -> Iterator[Path]:
         elif comparison and each.name == "tuning":
             tries = sum(1 for _ in _below(each, found, entered))
             found.unseen += tries
-            found.left_out.append(f"{count(tries, 'tuning run')} in {each}; normec report {each} shows them")
+            found.left_out.append(f"{plural(tries, 'tuning run')} in {each}; normec report {each} shows them")
         else:
             inside = list(_below(each, found, entered))
             yield from inside or ([each] if sweep or RunFolder(each).holds_run else [])

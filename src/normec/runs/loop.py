@@ -18,13 +18,13 @@ from normec.algorithms import Algorithm, Descent, Server, ServerStep, server_rou
 from normec.data import Federation
 from normec.engine import Clients, Engine, Ranks, Workers
 from normec.engine.memory import Memory
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.evaluation import Evaluation
 from normec.local import LocalMethod
 from normec.models import Factory, Loss
 from normec.privacy import Privacy
 from normec.privacy.participation import Participation
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 from normec.runs.experiment import Experiment, Plan, Schedule, Theory, prepare
 from normec.runs.folder import Output, RunFolder
 from normec.runs.interrupts import deferred_interrupt
@@ -48,8 +48,8 @@ class Run:
         if not said:
             return "Run(of another rank)"
         score = "" if said["test_accuracy"] is None else f", test accuracy {said['test_accuracy']:.1%}"
-        spent = "not private" if math.isinf(self.epsilon) else f"(ε, δ) = ({upper(self.epsilon)}, {said['delta']!r})"
-        return f"Run({said['algorithm']}, {count(said['rounds'], 'round')}{score}, {spent}, folder={self.folder and str(self.folder)!r})"
+        spent = "not private" if math.isinf(self.epsilon) else f"(ε, δ) = ({shown_epsilon(self.epsilon)}, {said['delta']!r})"
+        return f"Run({said['algorithm']}, {plural(said['rounds'], 'round')}{score}, {spent}, folder={self.folder and str(self.folder)!r})"
 
 
 def train(

@@ -7,7 +7,7 @@ import contextlib
 from torch import Tensor
 
 from normec.data import Federation
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.models import FlatModel, Reading, probe, reading_of
 from normec.models.readings import Fit, passes_over, strangers
 
@@ -44,7 +44,7 @@ def probe_smallest(model: FlatModel, samples: tuple[Tensor, Tensor], smallest: i
     except BadInput as error:
         problem = error.problem.rstrip(".")
         remedy = "Raise data.min_size or local.batch_size, leave such clients out, or use a model that can (GroupNorm for BatchNorm)"
-        raise BadInput(error.setting, f"{problem}; some client has a mini-batch of {count(smallest, 'sample')}. {remedy}.") from None
+        raise BadInput(error.setting, f"{problem}; some client has a mini-batch of {plural(smallest, 'sample')}. {remedy}.") from None
 
 
 def checked_reading(model: FlatModel, outputs: Tensor, federation: Federation, classes: int | None) -> Reading:

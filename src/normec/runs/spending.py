@@ -8,10 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from normec.errors import BadInput, count
+from normec.errors import BadInput, plural
 from normec.privacy.account import Account
 from normec.privacy.ledger import Ledger, read
-from normec.privacy.promise import REFUTED, claim_table, state_claim, upper
+from normec.privacy.promise import REFUTED, claim_table, shown_epsilon, state_claim
 from normec.runs.folder import RunFolder
 from normec.version import __version__
 
@@ -69,7 +69,7 @@ def check_covers(folder: Path, begun: int) -> None:
     known = max(begun, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
     counted = read(ledger).counted() if ledger.exists() else 0
     if counted < known:
-        problem = f" counts {count(counted, 'evaluation')}, and {known} have begun. Restore the newer one, with ledger.head."
+        problem = f" counts {plural(counted, 'evaluation')}, and {known} have begun. Restore the newer one, with ledger.head."
         raise BadInput(str(ledger), problem)
 
 
@@ -159,7 +159,7 @@ def check_audit(account: Account, audit: dict[str, Any], path: Path) -> None:
 
 
 def _counts(account: Account) -> str:
-    return f"{count(account.counted, 'release')}, ε = {upper(account.spent.epsilon)}"
+    return f"{plural(account.counted, 'release')}, ε = {shown_epsilon(account.spent.epsilon)}"
 
 
 def _first_difference(table: dict[str, Any], summary: dict[str, Any]) -> str | None:

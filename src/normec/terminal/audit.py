@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 
 from normec.audit.verdict import Verdict
-from normec.errors import count
-from normec.privacy.promise import upper
+from normec.errors import plural
+from normec.privacy.promise import shown_epsilon
 from normec.terminal.cells import number
 
 
@@ -30,9 +30,9 @@ def audit_lines(verdict: Verdict) -> list[str]:
     """What an audit amounts to, and what each flagged test means."""
     confidence = f"with {verdict.confidence:.0%} confidence overall"
     lines = [
-        f"{count(verdict.canaries, 'canary client')}, as many held-out directions, {count(verdict.rounds, 'round')} with a release",
-        f"claimed: ε = {upper(verdict.claimed)}; at the largest noise that agrees {confidence}: ε = {upper(verdict.lower_bound)} by the "
-        f"releases, {upper(verdict.final_lower_bound)} by the final model alone",
+        f"{plural(verdict.canaries, 'canary client')}, as many held-out directions, {plural(verdict.rounds, 'round')} with a release",
+        f"claimed: ε = {shown_epsilon(verdict.claimed)}; at the largest noise that agrees {confidence}: "
+        f"ε = {shown_epsilon(verdict.lower_bound)} by the releases, {shown_epsilon(verdict.final_lower_bound)} by the final model alone",
         f"a test is flagged where its p-value is below {verdict.threshold:.2g}, {1 - verdict.confidence:.0%} in total, or its value is not "
         "what it must be",
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 
 HUGE = 1e9
 """From here on digits after the point only fill a table."""
@@ -15,4 +15,4 @@ def number(value: float | None, form: str) -> str:
 
 def bound_or_none(epsilon: float | None) -> str:
     """ε, or that there is none."""
-    return "∞: not private" if epsilon is None else upper(epsilon)
+    return "∞: not private" if epsilon is None else shown_epsilon(epsilon)

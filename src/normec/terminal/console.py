@@ -14,8 +14,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from normec.errors import count, printable
-from normec.privacy.promise import upper
+from normec.errors import plural, printable
+from normec.privacy.promise import shown_epsilon
 from normec.runs.experiment import Plan
 from normec.runs.observers import Observer
 from normec.terminal.cells import number
@@ -161,11 +161,11 @@ def runs_going_on(runs: int, rounds: int) -> Iterator[Callable[[int, list[str], 
         task = live.add_task("sweep", total=rounds, status="")
 
         def told(done: int, ended: list[str], going: list[str]) -> None:
-            live.update(task, completed=done, status=f"{len(ended)} of {count(runs, 'run')}")
+            live.update(task, completed=done, status=f"{len(ended)} of {plural(runs, 'run')}")
             for name in (name for name in ended if name not in seen):
                 seen.add(name)
                 if not console.is_terminal:
-                    console.print(f"{len(seen)} of {count(runs, 'run')}  {name}", highlight=False, markup=False, soft_wrap=True)
+                    console.print(f"{len(seen)} of {plural(runs, 'run')}  {name}", highlight=False, markup=False, soft_wrap=True)
 
         yield told
 
@@ -174,8 +174,8 @@ def opening_lines(plan: Plan) -> list[str]:
     """What will run, and what a careful reader should know before it does."""
     chosen, mechanism = plan.experiment, plan.mechanism
     lines = [
-        f"{chosen.algorithm.name}: {count(mechanism.clients, 'client')}, {count(len(plan.federation.y), 'training sample')}, "
-        f"{count(plan.model.d, 'parameter')}, {count(mechanism.rounds, 'round')}",
+        f"{chosen.algorithm.name}: {plural(mechanism.clients, 'client')}, {plural(len(plan.federation.y), 'training sample')}, "
+        f"{plural(plan.model.d, 'parameter')}, {plural(mechanism.rounds, 'round')}",
     ]
     if mechanism.private:
         ratio = mechanism.noise_to_bound(plan.model.d)
@@ -184,7 +184,9 @@ def opening_lines(plan: Plan) -> list[str]:
             f"noise: standard deviation {mechanism.noise_std:.4g} {where} (noise multiplier {mechanism.noise_multiplier:.4g}); "
             f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"
         )
-        lines.append(f"planned: ε = {upper(plan.spent.planned.epsilon)} at δ = {plan.delta!r} for {count(mechanism.rounds, 'round')}")
+        lines.append(
+            f"planned: ε = {shown_epsilon(plan.spent.planned.epsilon)} at δ = {plan.delta!r} for {plural(mechanism.rounds, 'round')}"
+        )
     if chosen.algorithm.client_slots:
         lines.append(str(plan.layout))
     lines += plan.federation.notes
@@ -201,6 +203,6 @@ def status(row: dict[str, Any]) -> str:
     parts = [
         f"loss {number(row['train_loss'], '.4f')}",
         f"{name} {number(value, '.4g')}" if row["test_accuracy"] is None else f"accuracy {number(row['test_accuracy'], '.1%')}",
-        "not private" if row["epsilon"] is None else f"ε spent {upper(row['epsilon'])}",
+        "not private" if row["epsilon"] is None else f"ε spent {shown_epsilon(row['epsilon'])}",
     ]
     return "  ".join(parts)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from normec.data.overview import label
-from normec.errors import count
+from normec.errors import plural
 
 CLIENTS_SHOWN, CLASSES_LISTED = 20, 10
 
@@ -62,7 +62,7 @@ def overview_lines(found: dict[str, Any]) -> list[str]:
     """What the tables leave out, how to read them, and the notes of the source."""
     lines, more = [], found["clients"] - CLIENTS_SHOWN
     if more > 0:
-        lines.append(f"and {count(more, 'more client')}; --json tells of all, --picture FILE draws them")
+        lines.append(f"and {plural(more, 'more client')}; --json tells of all, --picture FILE draws them")
     if found["heterogeneity"] is not None:
         lines.append("distance of label shares: half the sum of |share of a class in a client − in all|, mean over clients with samples;")
         lines.append("  by chance alone: what is expected where the same samples are shuffled and dealt in the same sizes")
@@ -74,7 +74,7 @@ def _largest(classes: list[str], counts: list[int], most: int) -> str:
     """At most so many of the classes that are held, the largest first."""
     held = sorted(((n, c) for c, n in enumerate(counts) if n), key=lambda cell: -cell[0])
     cells = [f"{classes[c]}: {n:,}" for n, c in held[:most]]
-    return ", ".join(cells) + (f" and {count(len(held) - most, 'smaller one')}" if len(held) > most else "")
+    return ", ".join(cells) + (f" and {plural(len(held) - most, 'smaller one')}" if len(held) > most else "")
 
 
 def _shape(shape: list[int]) -> str:

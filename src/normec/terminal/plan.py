@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from normec.errors import count
+from normec.errors import plural
 from normec.privacy.promise import rounded_up
 from normec.terminal.cells import number
 
@@ -34,7 +34,7 @@ def plan_table(found: dict[str, Any]) -> Table:
 def plan_lines(found: dict[str, Any]) -> list[str]:
     """What the plan rests on, and what more of something would buy."""
     dominant = found["chosen"]["bound"]["sharper"]["dominant"]
-    lines: list[str] = [f"{count(found['rounds'], 'round')}; the bound's largest term: {dominant}"]
+    lines: list[str] = [f"{plural(found['rounds'], 'round')}; the bound's largest term: {dominant}"]
     if found["epsilon"] is not None:
         noise = f"noise multiplier {rounded_up(found['noise_multiplier'])} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
         lines.append(f"{noise}, trust {found['trust']}")

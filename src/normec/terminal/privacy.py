@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from normec.errors import count
-from normec.privacy.promise import rounded_up, upper
+from normec.errors import plural
+from normec.privacy.promise import rounded_up, shown_epsilon
 from normec.terminal.cells import bound_or_none, number
 
 
@@ -35,19 +35,19 @@ def ledger_lines(found: dict[str, Any]) -> list[str]:
     """What a verified ledger says, of `ledger_overview`."""
     mechanism, busiest = found["mechanism"], found["epsilon_realised_max"]
     lines = [
-        f"{count(found['lines'], 'line')}, the chain is whole",
-        f"{count(found['releases'], 'release')} of {mechanism['rounds']} planned count, with {mechanism['noise']} noise under trust "
+        f"{plural(found['lines'], 'line')}, the chain is whole",
+        f"{plural(found['releases'], 'release')} of {mechanism['rounds']} planned count, with {mechanism['noise']} noise under trust "
         f"{mechanism['trust']}; the table is for those{', and for the evaluations' if found['evaluations'] else ''}, "
         f"δ = {found['spent']['delta'] if found['spent'] else mechanism['delta']!r}",
     ]
     if found["evaluations"]:
-        lines.append(f"{count(found['evaluations'], 'evaluation')} by the clients on their own data count as well: ε and δ add up")
+        lines.append(f"{plural(found['evaluations'], 'evaluation')} by the clients on their own data count as well: ε and δ add up")
     if found["retried"]:
         counting = "each counts once, as the same release" if mechanism["noise"] != "secure" else "each attempt counts"
         lines.append(f"begun more than once: {', '.join(f'round {k}' for k in found['retried'])}; {counting}")
     if busiest is not None:
         limit = f"; each stays silent before it exceeds {mechanism['client_limit']:g}" if mechanism["client_limit"] else ""
-        lines.append(f"the client whose own rounds spent most: ε = {upper(busiest)}{limit}")
+        lines.append(f"the client whose own rounds spent most: ε = {shown_epsilon(busiest)}{limit}")
     if found["torn"]:
         lines.append("warning: an incomplete last line, of a process that was killed while writing, is left out")
     return [*lines, spent_line(found["spent"])] if found["spent"] else lines
@@ -56,7 +56,7 @@ def ledger_lines(found: dict[str, Any]) -> list[str]:
 def client_lines(found: dict[str, Any]) -> list[str]:
     """What a client's directory says that it has released, of `flower.owner.account`."""
     lines = [
-        f"{each['experiment']}, {each['of']}: {count(each['releases'], 'release')} under trust {each['trust']}, "
+        f"{each['experiment']}, {each['of']}: {plural(each['releases'], 'release')} under trust {each['trust']}, "
         f"noise multiplier {number(each['noise_multiplier'], '.4g')}"
         for each in found["experiments"]
     ]
@@ -67,4 +67,4 @@ def client_lines(found: dict[str, Any]) -> list[str]:
             *lines,
             "all together: unknown: this directory is an older copy, and has forgotten releases",
         ]
-    return [*lines, f"all together: ε = {upper(found['epsilon'])} at δ = {found['delta']:g}"]
+    return [*lines, f"all together: ε = {shown_epsilon(found['epsilon'])} at δ = {found['delta']:g}"]

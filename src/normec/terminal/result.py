@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from normec.errors import count
-from normec.privacy.promise import upper
+from normec.errors import plural
+from normec.privacy.promise import shown_epsilon
 from normec.runs.loop import Run
 from normec.terminal.cells import number
 
@@ -19,7 +19,7 @@ def result_table(run: Run) -> Table:
     table = Table(show_header=False, title="Result", title_justify="left")
     table.add_column()
     table.add_column(overflow="fold")
-    promise = f"({upper(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
+    promise = f"({shown_epsilon(s['epsilon'])}, {s['delta']:g})" if s["private"] else "∞: not private"
     accuracy = number(s["test_accuracy"], ".1%") + _by_itself(s["test_largest_class"])
     for name, value in {
         "algorithm": s["algorithm"],
@@ -30,7 +30,11 @@ def result_table(run: Run) -> Table:
         "test loss": number(s["test_loss"], ".4f"),
         "training loss": number(s["train_loss"], ".4f"),
         "(ε, δ)": promise,
-        **({"(ε, δ) realised": f"({upper(s['epsilon_realised_max'])}, {s['delta']:g})"} if s["epsilon_realised_max"] is not None else {}),
+        **(
+            {"(ε, δ) realised": f"({shown_epsilon(s['epsilon_realised_max'])}, {s['delta']:g})"}
+            if s["epsilon_realised_max"] is not None
+            else {}
+        ),
         "unit": s["unit"],
         "adjacency": s["adjacency"] or "–",
         "trust": s["trust"],
@@ -54,12 +58,12 @@ def _by_itself(share: float | None) -> str:
     return "" if share is None else f" (naming the largest class alone: {share:.1%})"
 
 
-def warnings(run: Run) -> list[str]:
+def cautions(run: Run) -> list[str]:
     """What a careful reader should notice in the result."""
     first, last = run.metrics[0]["train_loss"], run.summary["train_loss"]
     lines = []
     if run.summary["clients_at_limit"]:
-        lines.append(f"warning: {count(run.summary['clients_at_limit'], 'client')} came to client_limit, and would send nothing more")
+        lines.append(f"warning: {plural(run.summary['clients_at_limit'], 'client')} came to client_limit, and would send nothing more")
     losses = [(row["train_loss"], row["round"]) for row in run.metrics if row["train_loss"] is not None]
     least, when = min(losses, default=(0.0, 0))
     advice = "Scale the features, or lower local.lr, algorithm.server_lr or the number of rounds"
@@ -72,5 +76,7 @@ def warnings(run: Run) -> list[str]:
     spent, claim = run.summary["epsilon_realised_max"], run.summary["epsilon"]
     if spent is not None and claim is not None and spent > claim:
         remedy = f"privacy.client_limit={claim:.4g} would keep every client within the claim"
-        lines.append(f"note: the claim is the one before sampling; the client that took part most spent ε = {upper(spent)}. {remedy}.")
+        lines.append(
+            f"note: the claim is the one before sampling; the client that took part most spent ε = {shown_epsilon(spent)}. {remedy}."
+        )
     return lines

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from normec.errors import count
-from normec.privacy.promise import upper
+from normec.errors import plural
+from normec.privacy.promise import shown_epsilon
 from normec.terminal.cells import bound_or_none, number
 
 MOST = 0.6
@@ -45,14 +45,14 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
 def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     """How the numbers came about, what they do not include, and how to train what was chosen."""
     first = rows[0]
-    lines = [f"mean ± standard error over {count(first['seeds'], 'seed')}, {count(first['rounds'], 'round')}"]
+    lines = [f"mean ± standard error over {plural(first['seeds'], 'seed')}, {plural(first['rounds'], 'round')}"]
     if first["epsilon"] is None:
         lines.append("ε = ∞: not private")
     else:
-        promise = f"ε = {upper(max(row['epsilon'] for row in rows))}, δ = {first['delta']!r}, {first['adjacency']} adjacency"
+        promise = f"ε = {shown_epsilon(max(row['epsilon'] for row in rows))}, δ = {first['delta']!r}, {first['adjacency']} adjacency"
         lines.append(f"{promise}, trust {first['trust']}; each run alone spends ε")
     if first["tries"]:
-        tries = f"{count(first['tries'], 'try').replace('trys', 'tries')} each, on another seed, by final {first['tuned_by']}"
+        tries = f"{plural(first['tries'], 'try').replace('trys', 'tries')} each, on another seed, by final {first['tuned_by']}"
         lines.append(f"tuned: {tries}; tuning is not accounted")
     else:
         lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
@@ -96,7 +96,7 @@ def _warnings(row: dict[str, Any]) -> list[str]:
     if row["tries_failed"]:
         lines.append(f"warning: {row['tries_failed']} of {row['tries']} tries of {name} failed{why}")
     if row["failed"]:
-        lines.append(f"warning: {name} failed on {row['failed']} of {count(row['seeds'], 'seed')}{why}")
+        lines.append(f"warning: {name} failed on {row['failed']} of {plural(row['seeds'], 'seed')}{why}")
     return lines
 
 
@@ -133,7 +133,7 @@ _SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
     "last": lambda row: number(row.get("last_accuracy"), ".1%"),
     "test loss": lambda row: number(row.get("test_loss"), ".4f"),
     "loss": lambda row: number(row.get("train_loss"), ".4f"),
-    "ε": lambda row: "–" if "epsilon" not in row else upper(row["epsilon"]),
+    "ε": lambda row: "–" if "epsilon" not in row else shown_epsilon(row["epsilon"]),
     "rounds": lambda row: number(row.get("rounds"), ",d"),
     "sent": lambda row: number(row.get("transmissions"), ",d"),
     "rounds to target": lambda row: number(row.get("rounds_to_target"), ",d"),

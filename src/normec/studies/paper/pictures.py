@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from normec.data.picture import STYLE
 from normec.files import write_atomically
-from normec.privacy.promise import upper
+from normec.privacy.promise import shown_epsilon
 from normec.runs.record import Record
 from normec.studies.paper.experiments import DELTA, EPSILON, Experiments, Figure, Label
 
@@ -65,7 +65,7 @@ def caption(found: dict[str, Any]) -> list[str]:
     setting = f"{found['data']}, {found['model']} (d = {found['d']:,}), M = {found['clients']} clients, K = {found['rounds']} rounds"
     lines = [f"{setting}; {reading}, s = p √(K ln(1/δ)) / ε"]
     for rate, true in found["true_epsilon"].items():
-        seen = ", ".join(f"{trust} ε = {upper(true[trust])}" for trust in ("local", "secagg", "central"))
+        seen = ", ".join(f"{trust} ε = {shown_epsilon(true[trust])}" for trust in ("local", "secagg", "central"))
         lines.append(f"p = {rate}: claimed ε = {found['claimed']['epsilon']:g}; true: {seen} (δ = {found['claimed']['delta']:g})")
     seen_by = "local: the server sees each message; secagg: sums of pM; central: it adds the noise of pM, and only models are seen"
     if found["noise"] == "total":
