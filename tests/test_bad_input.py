@@ -261,7 +261,7 @@ BAD_FILES: dict[str, tuple[str, list[str]]] = {
     "empty": ("", ["cannot be read"]),
     "no rows": ("a,b,label,client\n", ["0 rows"]),
     "no features": ("label,client\ncat,1\ndog,2\n", ["0 numeric feature columns"]),
-    "no label": ("a,b,client\n1,2,3\n", ["data.label_column='label'", "no column"]),
+    "no label": ("a,b,client\n1,2,3\n", ["data.label_column='label'", "not a column"]),
     "one class": ("a,label,client\n1,cat,3\n2,cat,4\n", ["data.label_column", "one class only", "cat"]),
     "feature nan": ("a,label,client\n1,cat,1\nnan,dog,2\n3,dog,2\n", ["data.source", "1 row with", "first: row 1"]),
     "feature missing": ("a,label,client\n1,cat,1\n,dog,2\n3,dog,2\n", ["data.source", "1 row with", "first: row 1"]),

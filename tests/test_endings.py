@@ -163,7 +163,7 @@ def test_a_reader_who_goes_away_ends_a_run_in_one_line_and_it_goes_on(tmp_path: 
     going.stdout.close()
     said = going.stderr.read().splitlines()[-1:]
     going.stderr.close()
-    sentence = "normec: Nobody reads the output any more. What was saved is intact; go on with: normec train --out run --resume"
+    sentence = "normec: Nobody reads the output any more. What was saved is intact; resume with: normec train --out run --resume"
     assert (going.wait(), said) == (1, [sentence])
     resumed = command("train", "--out", str(tmp_path / "run"), "--resume")
     assert resumed.code == 0 and len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 31

@@ -75,9 +75,15 @@ def trained(model: Callable[[], nn.Module], backend: Any, local: Any, **choices:
 
 def backend_of(model: Callable[[], nn.Module], **engine: Any) -> str:
     chosen = Experiment(
-        model, normec.Federation.from_clients(CLIENTS, classes=["a", "b", "c"]), normec.FedNormEC(), normec.GD(), normec.Full(),
-        normec.Privacy(trust="none"), Schedule(rounds=1), engine=normec.Engine(**engine),
-    )  # fmt: skip
+        model=model,
+        data=normec.Federation.from_clients(CLIENTS, classes=["a", "b", "c"]),
+        algorithm=normec.FedNormEC(),
+        local=normec.GD(),
+        participation=normec.Full(),
+        privacy=normec.Privacy(trust="none"),
+        schedule=Schedule(rounds=1),
+        engine=normec.Engine(**engine),
+    )
     return prepare(chosen).backend.name
 
 

@@ -38,7 +38,7 @@ if any(part.endswith("flower-supernode") for part in sys.orig_argv):
 """
 """Of Flower's processes: its fixed polls of 3 s become 0.3 s, and a killed node is missed after 20 s, not 60 s."""
 
-pytestmark = pytest.mark.timeout(480)
+pytestmark = pytest.mark.timeout(1500)
 
 
 class Federation:
@@ -113,7 +113,7 @@ def task_of_the_app() -> ModuleType:
 
 def test_a_run_without_privacy_gives_the_simulators_model(real: Federation) -> None:
     with real.run("plain", rounds=3, rate=0.7) as run:
-        state, text = run.wait(200)
+        state, text = run.wait(600)
     assert state == "finished:completed", text
     assert "Not private: nobody adds noise" in text
     task = task_of_the_app()
@@ -135,15 +135,15 @@ def test_a_run_without_privacy_gives_the_simulators_model(real: Federation) -> N
 
 def test_nothing_is_lost_when_a_node_dies_in_a_round_and_the_server_between_rounds(real: Federation) -> None:
     with real.run("faults", rounds=5, trust="local", timeout=45.0) as run:
-        run.until("round 1: accuracy", 120)
+        run.until("round 1: accuracy", 600)
         real.hold.touch()
         run.until("round 2 of 5", 30)
         ledger = real.client(0, "faults") / "ledger.jsonl"
         until(lambda: read(ledger).counted() == 2, 60, "node0 in its second round")
         real.nodes[0].kill()  # its release is on its ledger, its memory has not moved
         real.hold.unlink()
-        real.nodes[0].start(120)
-        run.until("round 3: accuracy", 200)
+        real.nodes[0].start(600)
+        run.until("round 3: accuracy", 600)
         real.link.kill()
         real.link.start()
     rounds_done = int(real.checkpoint("faults")[1]["rounds_done"])
@@ -152,7 +152,7 @@ def test_nothing_is_lost_when_a_node_dies_in_a_round_and_the_server_between_roun
     kept, foreign = memory.read_bytes(), (real.client(1, "plain") / "memory.safetensors").read_bytes()
     memory.write_bytes(foreign)
     with real.run("faults", rounds=5, trust="local", timeout=45.0) as run:
-        state, text = run.wait(200)
+        state, text = run.wait(600)
     memory.write_bytes(kept)
     assert state == "finished:completed", text
     assert "node1" in text and "is of another experiment or other terms (experiment=" in text
@@ -201,8 +201,8 @@ def test_a_stricter_owner_refuses_and_the_run_says_so(real: Federation) -> None:
     node.stop()
     stricter = Node(real.link, 1, f'partition-id=1 client-id="node1" state-dir="{real.folder}/state1" min-noise-multiplier=0.5')
     with stricter:
-        stricter.start(120)
+        stricter.start(600)
         with real.run("strict", rounds=2, trust="local") as run:
-            state, text = run.wait(200)
+            state, text = run.wait(600)
     assert state == "finished:failed"
     assert "privacy.noise_multiplier=1e-05 is below the 0.5 that this client's owner asks for" in text
