@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import normec
 from normec.hashed import read_with_hash
 from normec.privacy.ledger import read
-from normec.runs.folder import RUN
+from normec.runs.folder import ROWS, RUN
 
 pytest.importorskip("flwr", reason="needs the extra normec[flower]")
 
@@ -66,7 +66,7 @@ class Federation:
 
     def checkpoint(self, experiment: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors, metadata = read_with_hash(self.folder / experiment / "checkpoint" / "state.safetensors")
-        return tensors, {key: json.loads(value) for key, value in metadata.items() if key != RUN}
+        return tensors, {key: json.loads(value) for key, value in metadata.items() if key not in (RUN, ROWS)}
 
     def client(self, number: int, experiment: str) -> Path:
         """A client's directory of an experiment."""
