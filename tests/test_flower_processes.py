@@ -111,9 +111,15 @@ def task_of_the_app() -> ModuleType:
     return module
 
 
-def test_a_run_without_privacy_gives_the_simulators_model(real: Federation) -> None:
+@pytest.fixture(scope="module")
+def plain(real: Federation) -> tuple[str, str]:
+    """How a run without privacy ends, and its log."""
     with real.run("plain", rounds=3, rate=0.7) as run:
-        state, text = run.wait(600)
+        return run.wait(600)
+
+
+def test_a_run_without_privacy_gives_the_simulators_model(real: Federation, plain: tuple[str, str]) -> None:
+    state, text = plain
     assert state == "finished:completed", text
     assert "Not private: nobody adds noise" in text
     task = task_of_the_app()
@@ -133,6 +139,7 @@ def test_a_run_without_privacy_gives_the_simulators_model(real: Federation) -> N
     assert [row["federation"].get("answered") for row in real.metrics("plain")] == [None, CLIENTS, CLIENTS, CLIENTS]
 
 
+@pytest.mark.usefixtures("plain")  # another experiment, whose memory is put in the place of this one's
 def test_nothing_is_lost_when_a_node_dies_in_a_round_and_the_server_between_rounds(real: Federation) -> None:
     with real.run("faults", rounds=5, trust="local", timeout=45.0) as run:
         run.until("round 1: accuracy", 600)
