@@ -153,7 +153,7 @@ def test_the_model_gives_logits_of_the_character_after_each_window() -> None:
 
 @pytest.mark.parametrize(("shape", "classes"), [((8, 8), 97), ((), 97), ((40,), 10), ((40,), None)])
 def test_the_model_refuses_what_is_no_text(shape: tuple[int, ...], classes: int) -> None:
-    with pytest.raises(ValueError, match="no windows of text"):
+    with pytest.raises(ValueError, match="not windows of text"):
         CharLM(shape, classes)
 
 

@@ -252,7 +252,7 @@ def test_privacy_command_shows_the_papers_formula_and_warns(command: Command) ->
 
 
 def test_privacy_command_says_where_nothing_is_amplified(command: Command) -> None:
-    fixed = json.loads(command("privacy", "noise_multiplier=5", "scheme=fixed", "rate=0.25", "--json").out)
+    fixed = json.loads(command("privacy", "noise_multiplier=5", "scheme=fixed", "rate=0.25", "cohort_memories=true", "--json").out)
     assert fixed[0]["sampling"] == "fixed" and "over participations" in fixed[0]["accountant"]
 
 
