@@ -146,6 +146,7 @@ def test_another_algorithm_starts_its_section_afresh(command: Command) -> None:
         ('[participation]\nscheme = "fixed"\nrate = 0.1', ["participation.scheme=full"]),
         ("[privacy]\nnoise_multiplier = 3.0", ["privacy.epsilon=2.0"]),
         ("[local]\nlr = 0.125\nsteps = 2", ["local.method=rr"]),
+        ('[local]\nmethod = "poisson"\nrate = 0.3\nlr = 0.125\nsteps = 2', ["local.method=sgd"]),
     ],
 )
 def test_settings_of_a_file_give_way_to_contradicting_changes(command: Command, file: str, changes: list[str]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from conftest import Outcome
 from normec.algorithms import REGISTRY
 from normec.config import resolve
+from normec.local import PoissonBatches
 from normec.runs.experiment import prepare
 from normec.runs.loop import execute
 from normec.runs.record import Record
@@ -202,10 +203,12 @@ def test_the_range_of_the_servers_stepsize_is_that_of_its_step() -> None:
     assert found == [(0.5, 50.0), (0.05, 5.0), (0.001, 0.1)]
 
 
-def test_methods_with_one_gradient_keep_sgd() -> None:
+def test_methods_with_one_gradient_keep_sgd_and_poisson() -> None:
     comparison = Comparison({"local": {"method": "sgd", "steps": 7}}, ("dp-sgd", "clip21"))
     dp_sgd, clip21 = (comparison.config(each, {}, 0).local for each in comparison.contenders)
     assert (dp_sgd.method, dp_sgd.steps) == ("sgd", 1) and clip21.steps == 7
+    comparison = Comparison({"local": {"method": "poisson", "rate": 0.2, "steps": 7}}, ("dp-sgd",))
+    assert comparison.config(comparison.contenders[0], {}, 0).local == PoissonBatches(steps=1, rate=0.2)
     comparison = Comparison({"local": {"method": "rr"}}, ("dp-sgd",))
     assert comparison.config(comparison.contenders[0], {}, 0).local.method == "gd"
 

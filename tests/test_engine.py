@@ -89,28 +89,34 @@ def backend_of(model: Callable[[], nn.Module], **engine: Any) -> str:
 
 @pytest.mark.parametrize("model", [mlp, frozen, Tied, Shared, repeated])
 @pytest.mark.parametrize(
-    "local", [normec.GD(steps=3), normec.IG(steps=2, batch_size=4), normec.RR(steps=1, batch_size=5), normec.SGD(steps=4, batch_size=3)]
-)
+    "local",
+    [
+        normec.GD(steps=3), normec.IG(steps=2, batch_size=4), normec.RR(steps=1, batch_size=5), normec.SGD(steps=4, batch_size=3),
+        normec.PoissonBatches(steps=4, rate=0.2),
+    ],
+)  # fmt: skip
 def test_vmap_is_the_loop(model: Callable[[], nn.Module], local: Any) -> None:
     np.testing.assert_allclose(x_of(trained(model, "vmap", local)), x_of(trained(model, "loop", local)), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("algorithm", [normec.Scaffold(server_lr=0.1), normec.FedProx(prox=0.3)])
-def test_vmap_corrects_local_steps_too(algorithm: normec.Algorithm) -> None:
+@pytest.mark.parametrize("local", [normec.RR(steps=2, batch_size=4), normec.PoissonBatches(steps=3, rate=0.3)])
+def test_vmap_corrects_local_steps_too(algorithm: normec.Algorithm, local: Any) -> None:
     choices: dict[str, Any] = {"algorithm": algorithm, "privacy": normec.Privacy(trust="none"), "rounds": 4}
-    runs = [x_of(trained(mlp, backend, normec.RR(steps=2, batch_size=4), **choices)) for backend in ("vmap", "loop")]
+    runs = [x_of(trained(mlp, backend, local, **choices)) for backend in ("vmap", "loop")]
     np.testing.assert_allclose(*runs, rtol=1e-9, atol=1e-12)
 
 
-def test_vmap_with_another_loss_groups_by_exact_sizes() -> None:
+@pytest.mark.parametrize("local", [normec.GD(steps=2), normec.PoissonBatches(steps=2, rate=0.3)])
+def test_vmap_with_another_loss_groups_by_exact_sizes(local: Any) -> None:
     """A mean that is not over samples alone cannot be filled up: here the loss depends on the size of the batch."""
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets) * len(targets)
 
-    runs = [x_of(trained(mlp, backend, normec.GD(steps=2), loss=loss)) for backend in ("vmap", "loop")]
+    runs = [x_of(trained(mlp, backend, local, loss=loss)) for backend in ("vmap", "loop")]
     np.testing.assert_allclose(*runs, rtol=1e-9, atol=1e-12)
-    assert not np.allclose(runs[0], x_of(trained(mlp, "vmap", normec.GD(steps=2))))
+    assert not np.allclose(runs[0], x_of(trained(mlp, "vmap", local)))
 
 
 def test_vmap_is_bit_equal_for_any_number_of_workers() -> None:
@@ -204,7 +210,10 @@ print(resident[500] / resident[100])
     assert 0.98 <= float(done.stdout) <= 1.02
 
 
-@pytest.mark.parametrize("local", [normec.GD(), normec.RR(steps=1, batch_size=4), normec.SO(batch_size=4), normec.SGD(batch_size=4)])
+@pytest.mark.parametrize(
+    "local",
+    [normec.GD(), normec.RR(steps=1, batch_size=4), normec.SO(batch_size=4), normec.SGD(batch_size=4), normec.PoissonBatches(rate=0.2)],
+)
 def test_vmap_does_not_fall_back_to_the_loop(local: Any) -> None:
     """It would warn, which fails a test."""
     trained(mlp, "vmap", local)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 import normec
-from conftest import quadratic, x_of
+from conftest import Point, half_square, quadratic, x_of
+from normec.config import resolve
 from normec.local import METHODS, LocalMethod
 from normec.streams import Streams
 
@@ -83,3 +86,93 @@ def test_stochastic_batches_are_keyed_by_round_and_client() -> None:
     assert visited(sgd, 50, k=1, client=2) == visited(sgd, 50, k=1, client=2)
     assert visited(sgd, 50, k=1, client=2) != visited(sgd, 50, k=2, client=2)
     assert visited(sgd, 50, k=1, client=2) != visited(sgd, 50, k=1, client=3)
+
+
+def test_poisson_batches_hold_each_sample_independently() -> None:
+    """Of 4,000 batches of 12 samples: shares, the sizes' standard deviation and the samples' covariances, within 4.5 standard errors."""
+    steps, samples, q = 4000, 12, 0.2
+    batches = visited(normec.PoissonBatches(steps=steps, rate=q), samples)
+    held = np.zeros((steps, samples))
+    for step, batch in enumerate(batches):
+        assert batch == sorted(set(batch))
+        held[step, batch] = 1.0
+    assert np.abs(held.mean(0) - q).max() < 4.5 * np.sqrt(q * (1 - q) / steps)
+    covariance = np.cov(held.T) / (q * (1 - q))
+    assert np.abs(covariance - np.eye(samples)).max() < 4.5 / np.sqrt(steps) * np.sqrt(1 / (q * (1 - q)) - 3)
+    empty, most = (held.sum(1) == 0).mean(), held.sum(1).max()
+    assert abs(empty - (1 - q) ** samples) < 4.5 * np.sqrt((1 - q) ** samples / steps)
+    assert most >= 7  # of a size that is drawn once in 250 batches: nothing is cut off
+    after_one = held[1:][held[:-1, 0] == 1, 0].mean()
+    assert abs(after_one - q) < 4.5 * np.sqrt(q * (1 - q) / (q * steps))
+
+
+def test_poisson_batches_at_rate_one_are_all_samples_and_are_keyed() -> None:
+    assert visited(normec.PoissonBatches(steps=3, rate=1.0), 7) == [list(range(7))] * 3
+    half = normec.PoissonBatches(steps=2, rate=0.5)
+    assert visited(half, 50, k=1, client=2) == visited(half, 50, k=1, client=2)
+    assert visited(half, 50, k=1, client=2) != visited(half, 50, k=2, client=2)
+    assert visited(half, 50, k=1, client=2) != visited(half, 50, k=1, client=3)
+    assert half.smallest_batch(np.array([40, 9])) == 1 and normec.PoissonBatches(rate=1.0).smallest_batch(np.array([40, 9])) == 9
+
+
+class Pulled(Point):
+    """With a penalty ½ ‖x‖²."""
+
+    def penalty(self) -> Tensor:
+        return 0.5 * self.x.square().sum()
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_poisson_step_divides_by_the_expected_size(backend: str, penalty: float) -> None:
+    """y ← y − (γ/T) (Σ_{r ∈ B} (y − a_r) / (q n) + y where there is a penalty), by hand over the batches of the schedule."""
+    if penalty and backend == "vmap":
+        pytest.skip("models with a penalty take the loop")
+    local = normec.PoissonBatches(steps=6, rate=0.2, lr=0.9)
+    clients = [np.arange(4.0), np.array([7.0, -1.0, 2.0])]
+    batches = [visited(local, len(a), 0, client) for client, a in enumerate(clients)]
+    assert {0, 1, 2} <= {len(batch) for own in batches for batch in own}
+    updates = []
+    for a, own in zip(clients, batches, strict=True):
+        y = 0.0
+        for batch in own:
+            y -= 0.15 * (sum(y - a[r] for r in batch) / (0.2 * len(a)) + penalty * y)
+        updates.append(-y / 0.9)
+    run = normec.train(
+        model=Pulled if penalty else Point, loss=half_square, local=local, algorithm=PLAIN, rounds=1, seed=1, participation=normec.Full(),
+        data=normec.Federation.from_clients([(a[:, None], np.zeros(len(a))) for a in clients]), privacy=normec.Privacy(trust="none"),
+        engine=normec.Engine(dtype="float64", backend=backend),
+    )  # fmt: skip
+    np.testing.assert_allclose(x_of(run), [-np.mean(updates)], rtol=1e-12)
+
+
+def test_a_sample_outside_of_every_batch_does_not_matter_even_where_it_is_broken() -> None:
+    """A client's first sample stands where its mini-batch is empty, with weight zero."""
+    from normec.engine.loop import Loop, Task
+    from normec.engine.vmap import Vmap
+    from normec.models import FlatModel, LocalSteps
+
+    torch.manual_seed(0)
+    model = FlatModel(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, torch.device("cpu"), torch.float64)
+    x = torch.randn(model.d, dtype=torch.float64)
+    tasks = []
+    for first in range(6):  # more groups than vmap takes by exact sizes
+        features = torch.randn(8, 3, dtype=torch.float64)
+        features[0] = torch.nan
+        schedule = [np.arange(1, 1 + first), np.array([], dtype=np.int64), np.array([1])]
+        tasks.append(Task(first, (features, torch.tensor([0, 1] * 4)), schedule, LocalSteps(0.5, divisor=4.0), lambda: 0))
+    found, expected = torch.empty(6, model.d, dtype=torch.float64), torch.empty(6, model.d, dtype=torch.float64)
+    assert not Vmap().updates(model, x, tasks, 0, found, torch.empty(6, 0)) and not Loop().updates(
+        model, x, tasks, 0, expected, torch.empty(6, 0)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    assert bool(found.isfinite().all())
+
+
+def test_the_rate_is_of_poisson_batches_alone() -> None:
+    assert isinstance(resolve(None, ["local.method=poisson", "local.rate=0.25"]).local, normec.PoissonBatches)
+    with pytest.raises(normec.BadInput, match=r"local\.rate is not a setting here"):
+        resolve(None, ["local.rate=0.25"])
+    for wrong in (0.0, 1.5, float("nan")):
+        with pytest.raises(normec.BadInput, match="rate"):
+            normec.PoissonBatches(rate=wrong)

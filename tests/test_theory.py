@@ -593,6 +593,7 @@ def test_a_start_at_the_gradients_is_the_best_and_is_certified() -> None:
         ({"algorithm": normec.FedNormEC(server_normalize=True, lazy=True)}, "lazy"),
         ({"algorithm": normec.Clip21()}, "not clip21"),
         ({"local": normec.SGD(steps=1)}, "local method sgd"),
+        ({"local": normec.PoissonBatches(steps=1)}, "local method poisson with one step"),
         ({"local": normec.IG(steps=2)}, "ig with 2 passes"),
         ({"local": normec.IG(steps=1, batch_size=4)}, "mini-batches of unequal size"),
         ({"server": normec.ServerMomentum()}, "server optimizer momentum"),

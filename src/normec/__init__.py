@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from normec.engine import Engine
     from normec.errors import BadInput, NormecError, TrainingFailed
     from normec.evaluation import Evaluation
-    from normec.local import GD, IG, RR, SGD, SO
+    from normec.local import GD, IG, RR, SGD, SO, PoissonBatches
     from normec.privacy import Privacy
     from normec.privacy.participation import Fixed, Full, Poisson
     from normec.runs.experiment import Theory
@@ -69,7 +69,7 @@ _HOMES = {
     "normec.runs.experiment": ("Theory",),
     "normec.runs.exported": ("export_onnx",),
     "normec.errors": ("BadInput", "NormecError", "TrainingFailed"),
-    "normec.local": ("GD", "IG", "RR", "SGD", "SO"),
+    "normec.local": ("GD", "IG", "PoissonBatches", "RR", "SGD", "SO"),
     "normec.privacy.participation": ("Fixed", "Full", "Poisson"),
     "normec.privacy": ("Privacy",),
     "normec.runs.model": ("load_model",),
@@ -84,8 +84,9 @@ __all__ = [
     "DPSGD", "EF14", "EF21", "EF21SGDM", "GD", "IG", "RR", "SGD", "SO", "About", "Algorithm", "AlphaNormEC", "BadInput", "ClientStep",
     "Clip21", "Clip21SGD2M", "ConsoleObserver", "Context", "Coverage", "DPFedAvgClip", "DPFedAvgNorm", "DPNormFedAvg", "DPScaffold",
     "Engine", "Evaluation", "FedAvg", "FedNormEC", "FedProx", "Federation", "Fixed", "Full", "LocalRule", "NormecError", "Observer",
-    "Poisson", "Privacy", "Run", "Scaffold", "ServerAdam", "ServerMomentum", "ServerStep", "Theory", "TrainingFailed", "__version__",
-    "contract", "export_onnx", "federation_from_huggingface", "federation_from_partitioner", "load_model", "register", "train",
+    "Poisson", "PoissonBatches", "Privacy", "Run", "Scaffold", "ServerAdam", "ServerMomentum", "ServerStep", "Theory", "TrainingFailed",
+    "__version__", "contract", "export_onnx", "federation_from_huggingface", "federation_from_partitioner", "load_model", "register",
+    "train",
 ]  # fmt: skip
 
 

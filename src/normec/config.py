@@ -206,7 +206,7 @@ def merge(file: Tree, changes: Tree) -> Tree:
     A changed `algorithm.name` starts its section afresh, since the file's keys belonged to another algorithm, and so does a changed
     `server.optimizer`. Keys of the
     file that contradict a change give way: epsilon and noise_multiplier to each other and both to trust="none", rate to
-    scheme="full", and the settings of a partition to another partition.
+    scheme="full" and to another local method, and the settings of a partition to another partition.
     """
     before = {name: {**table} if isinstance(table, dict) else table for name, table in file.items()}
     for section, changed in changes.items():
@@ -229,6 +229,8 @@ def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
         void |= {"epsilon", "noise_multiplier", "delta", "stop_at"} if changes.get("trust") == "none" else set()
         void |= {"min_honest", "colluders"} if changes.get("trust", "secagg") != "secagg" else set()
         void |= {"client_limit"} if changes.get("trust", "local") not in ("secagg", "local") else set()
+    if section == "local" and changes.get("method", "poisson") != "poisson":
+        void |= {"rate"}
     if section == "participation" and changes.get("scheme") == "full":
         void |= {"rate"}
     if section == "data" and "partition" in changes:

@@ -1,7 +1,8 @@
 """Local methods: what a client does with the model it received.
 
 Every method is a schedule of mini-batches; the client steps with γ / len(schedule) on each, so that
-g_i(x) = (x − T_i(x)) / γ is the mean of the gradients met on the way.
+g_i(x) = (x − T_i(x)) / γ is the mean of the gradients met on the way. A method also says what divides the sum of a
+mini-batch's gradients: its size, or under Poisson sampling the expected size.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from normec.settings import Count, Positive, Settings, choose
+from normec.settings import Count, Positive, Probability, Settings, choose
 from normec.streams import Streams
 
 Batch = slice | np.ndarray
@@ -21,8 +22,8 @@ Batch = slice | np.ndarray
 class LocalMethod(Settings):
     """Base of the local methods.
 
-    steps: T, the number of steps (gd, sgd) or of passes (ig, rr, so). lr: γ, of the whole local update.
-    batch_size: samples in a mini-batch (gd takes them all); the last short one of a pass is kept.
+    steps: T, the number of steps (gd, sgd, poisson) or of passes (ig, rr, so). lr: γ, of the whole local update.
+    batch_size: samples in a mini-batch (gd takes them all, poisson draws how many); the last short one of a pass is kept.
     """
 
     method: ClassVar[str]
@@ -35,6 +36,10 @@ class LocalMethod(Settings):
         if samples == 0:
             return ()
         return self._batches(samples, k, client, streams)
+
+    def divisor(self, samples: int) -> float | None:
+        """What divides the sum of a mini-batch's gradients, for a client with that many samples; None for the size of each mini-batch."""
+        return None
 
     def smallest_batch(self, sizes: np.ndarray) -> int:
         """The fewest samples that any mini-batch of clients with these sizes holds; at least 1."""
@@ -109,7 +114,31 @@ class SGD(LocalMethod):
         return [generator.choice(samples, size, replace=False) for _ in range(self.steps)]
 
 
-METHODS: dict[str, type[LocalMethod]] = {kind.method: kind for kind in (GD, IG, RR, SO, SGD)}
+class PoissonBatches(LocalMethod):
+    """Poisson sampling: each of T mini-batches holds each sample with probability q, independently. It may be empty.
+
+    A step divides the sum of the gradients by q n_i, the expected size, so that it is unbiased and one sample moves it by the
+    same amount whatever the others do. An empty mini-batch is a step of gradient zero. rate: q.
+    """
+
+    method: ClassVar[str] = "poisson"
+    rate: Probability = 0.1
+
+    def divisor(self, samples: int) -> float | None:
+        """The expected size, q n_i."""
+        return self.rate * samples
+
+    def _last_batch(self, sizes: np.ndarray) -> np.ndarray:
+        return sizes if self.rate == 1 else np.ones_like(sizes)
+
+    def _batches(self, samples: int, k: int, client: int, streams: Streams) -> Sequence[Batch]:
+        generator = streams.generator("local", k, client)
+        return [np.flatnonzero(generator.random(samples) < self.rate) for _ in range(self.steps)]
+
+
+METHODS: dict[str, type[LocalMethod]] = {kind.method: kind for kind in (GD, IG, RR, SO, SGD, PoissonBatches)}
+ONE_GRADIENT = (GD.method, SGD.method, PoissonBatches.method)
+"""The methods of which one step takes one gradient; the others count passes."""
 
 
 def local_from_table(table: dict[str, Any]) -> LocalMethod:

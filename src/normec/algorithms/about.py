@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from normec.errors import BadInput
 
-STEP = {"gd": "step", "sgd": "step", "ig": "pass", "rr": "pass", "so": "pass"}
+STEP = {"gd": "step", "sgd": "step", "poisson": "step", "ig": "pass", "rr": "pass", "so": "pass"}
 """What the local methods count."""
 
 

@@ -18,7 +18,7 @@ from normec.algorithms.about import About
 from normec.algorithms.declared import check_declaration, refuse_retired
 from normec.errors import BadInput, TrainingFailed
 from normec.imports import Setting, load_object, looks_like_import_path
-from normec.local import LocalMethod
+from normec.local import ONE_GRADIENT, LocalMethod
 from normec.operators import Operator, Uniform, margin, row_norms, usable
 from normec.settings import Positive, Settings, choose
 
@@ -164,9 +164,9 @@ def check_local(algorithm: Algorithm, local: LocalMethod) -> None:
     Raises:
         BadInput: where more than one local step is asked of a method that takes one gradient.
     """
-    if algorithm.one_gradient and (local.method not in ("gd", "sgd") or local.steps != 1):
+    if algorithm.one_gradient and (local.method not in ONE_GRADIENT or local.steps != 1):
         problem = f"={local.steps} with local.method={local.method!r}: {algorithm.name} takes one gradient per round."
-        raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd) and local.steps=1.")
+        raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd, poisson) and local.steps=1.")
 
 
 def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context, norms: Tensor | None = None) -> ClientStep:

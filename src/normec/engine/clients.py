@@ -205,8 +205,9 @@ class Clients:
         """
         out = torch.empty(len(clients), len(x), dtype=x.dtype, device=x.device)
         rule = self.algorithm.local_rule
-        steps = [LocalSteps(self.local.lr, None if correction is None else correction[row], rule.proximal) for row in range(len(clients))]
-        tasks = [self._task(client, k, own) for client, own in zip(clients.tolist(), steps, strict=True)]
+        steps = LocalSteps(self.local.lr, proximal=rule.proximal)
+        own = [steps if correction is None else steps._replace(correction=correction[row]) for row in range(len(clients))]
+        tasks = [self._task(client, k, each) for client, each in zip(clients.tolist(), own, strict=True)]
         buffers = torch.empty(len(clients), len(self.counters), dtype=torch.float64, device=x.device)
         failures = self.backend.updates(model, x, tasks, k, out, buffers)
         if self.computed:
@@ -227,11 +228,13 @@ class Clients:
 
     def _task(self, client: int, k: int, steps: LocalSteps) -> Task:
         samples = self._samples(client)
+        held = samples[1].shape[0]
+        divisor = self.local.divisor(held)
         return Task(
             client=self.federation.ids[client],
             samples=samples,
-            schedule=self.local.schedule(samples[1].shape[0], k, client, self.streams),
-            steps=steps,
+            schedule=self.local.schedule(held, k, client, self.streams),
+            steps=steps if divisor is None else steps._replace(divisor=divisor),
             seed=lambda: self.streams.torch_seed("forward", k, client),
         )
 

@@ -73,7 +73,7 @@ class Vmap:
     def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
         groups = _groups(tasks, lengths=_exact)
         if len(groups) > MOST_GROUPS and model.plain_cross_entropy:
-            groups = _groups(tasks, lengths=_rounded)
+            groups = _groups(tasks, lengths=_rounded) if tasks[0].steps.divisor is None else _groups_by_expected_size(tasks)
         if id(model) not in self._gradients:
             self._gradients[id(model)] = _gradients(model, tasks[0].samples[0].shape[1:])
         gradients = self._gradients[id(model)]
@@ -168,10 +168,13 @@ def _together(add_gradients: AddGradients, x: Tensor, tasks: list[Task], shape: 
     steps = tasks[0].steps
     batches: tuple[Tensor, Tensor, Tensor | None]
     for step, length in enumerate(shape):
-        if not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks):
+        if length and (not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks)):
             batches = _batches(tasks, step, length)
         moved = torch.add(x, total, alpha=-steps.lr / len(shape))
-        add_gradients(total, moved, *batches)
+        if steps.divisor is None:
+            add_gradients(total, moved, *batches)
+        elif length:
+            total += _shared(add_gradients, moved, batches, [task.steps.share(_held(task, step)) for task in tasks])
         if correction is not None:
             total += correction
         if steps.proximal and step:
@@ -181,8 +184,19 @@ def _together(add_gradients: AddGradients, x: Tensor, tasks: list[Task], shape: 
     return total.div_(max(len(shape), 1))
 
 
+def _shared(add_gradients: AddGradients, vectors: Tensor, batches: tuple[Tensor, Tensor, Tensor | None], shares: list[float]) -> Tensor:
+    """Mean gradients (G, d), multiplied by each client's share; zero where that is zero, whatever the sample that fills the batch up."""
+    gradients = torch.zeros_like(vectors)
+    add_gradients(gradients, vectors, *batches)
+    share = gradients.new_tensor(shares)[:, None]
+    return gradients.mul_(share) if all(shares) else gradients.mul_(share).masked_fill_(share == 0, 0.0)
+
+
 def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Features (G, length, …) and targets of one step, and weights (G, length) where clients are filled up with their first sample."""
+    """Features (G, length, …) and targets of one step, and weights (G, length) where clients are filled up with their first sample.
+
+    An empty mini-batch stands as one sample.
+    """
     parts = [_chosen(task.samples, task.schedule[step]) for task in tasks]
     features, targets = _stack([part for part, _ in parts], length), _stack([part for _, part in parts], length)
     held = [len(part) for _, part in parts]
@@ -194,8 +208,10 @@ def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor,
 
 
 def _chosen(samples: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
-    whole = isinstance(batch, slice) and batch == slice(None)
-    return samples if whole else (samples[0][batch], samples[1][batch])
+    if isinstance(batch, slice):
+        return samples if batch == slice(None) else (samples[0][batch], samples[1][batch])
+    batch = batch if len(batch) else slice(1)
+    return samples[0][batch], samples[1][batch]
 
 
 def _stack(parts: list[Tensor], length: int) -> Tensor:
@@ -217,6 +233,21 @@ def _groups(tasks: Sequence[Task], lengths: Callable[[int], int]) -> dict[Shape,
     for position, task in enumerate(tasks):
         groups[_shape(task, lengths)].append(position)
     return groups
+
+
+def _groups_by_expected_size(tasks: Sequence[Task]) -> dict[Shape, list[int]]:
+    """The same for mini-batches of random sizes: clients of about as many samples are filled up to the largest of each step."""
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for position, task in enumerate(tasks):
+        alike[len(task.schedule), _rounded(task.samples[1].shape[0] or 1)].append(position)
+    groups: defaultdict[Shape, list[int]] = defaultdict(list)
+    for (steps, _), positions in alike.items():
+        groups[tuple(max(_held(tasks[position], step) for position in positions) for step in range(steps))] += positions
+    return groups
+
+
+def _held(task: Task, step: int) -> int:
+    return _length(task.schedule[step], task.samples[1].shape[0])
 
 
 def _shape(task: Task, lengths: Callable[[int], int]) -> Shape:

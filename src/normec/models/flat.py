@@ -19,12 +19,17 @@ from normec.models.readings import Loss, Reading
 class LocalSteps(NamedTuple):
     """How a client steps from x: y ← y − (γ / steps) (gradient at y + correction + μ (y − x)).
 
-    lr: γ. correction: (d,), or None for zero. proximal: μ.
+    lr: γ. correction: (d,), or None for zero. proximal: μ. divisor: what divides the sum of a mini-batch's gradients, None for its size.
     """
 
     lr: float
     correction: Tensor | None = None
     proximal: float = 0.0
+    divisor: float | None = None
+
+    def share(self, held: int) -> float:
+        """What the mean gradient of a mini-batch that holds so many samples is multiplied by."""
+        return 1.0 if self.divisor is None else held / self.divisor
 
 
 class FlatModel:
@@ -129,9 +134,10 @@ class FlatModel:
         for step, batch in enumerate(schedule):
             if step:
                 torch.add(x, total, alpha=-steps.lr / len(schedule), out=self.vector)
-            loss = self.objective(self.module(features[batch]), targets[batch])
-            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-            torch._foreach_add_(self._gradient_views, gradients)
+            loss = self._loss(features[batch], targets[batch], steps)
+            if loss is not None:
+                gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+                torch._foreach_add_(self._gradient_views, gradients)
             if steps.correction is not None:
                 total += steps.correction
             if steps.proximal and step:
@@ -142,8 +148,22 @@ class FlatModel:
 
     def objective(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch, and the module's `penalty()` where it has one."""
-        loss = self.loss(outputs, targets)
-        return loss + self.module.penalty() if hasattr(self.module, "penalty") else loss  # type: ignore[operator]
+        loss, penalty = self.loss(outputs, targets), self.penalty()
+        return loss if penalty is None else loss + penalty
+
+    def penalty(self) -> Tensor | None:
+        """The module's `penalty()`, which no sample enters; None where it has none."""
+        return self.module.penalty() if hasattr(self.module, "penalty") else None  # type: ignore[operator]
+
+    def _loss(self, features: Tensor, targets: Tensor, steps: LocalSteps) -> Tensor | None:
+        """What a local step descends; None where that is nothing: a mini-batch is empty, and there is no penalty."""
+        if steps.divisor is None:
+            return self.objective(self.module(features), targets)
+        penalty, held = self.penalty(), len(targets)
+        if not held:
+            return penalty
+        loss = self.loss(self.module(features), targets) * steps.share(held)
+        return loss if penalty is None else loss + penalty
 
     def gradient(self, x: Tensor, samples: tuple[Tensor, Tensor], out: Tensor) -> None:
         """Writes the gradient (d,) of a client's objective at x (d,) into `out`; zero without samples."""

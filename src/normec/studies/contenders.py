@@ -9,6 +9,7 @@ from normec.algorithms import Algorithm, algorithm_kind
 from normec.algorithms.server_steps import SERVER_STEPS
 from normec.config import RunConfig
 from normec.errors import BadInput
+from normec.local import ONE_GRADIENT
 from normec.settings import Tree, choose
 
 
@@ -62,7 +63,7 @@ class Contender(NamedTuple):
         local = base.get("local", {})
         if self.kind.one_gradient and isinstance(local, dict):
             method = local.get("method", "gd")
-            changes["local"] = {"steps": 1, "method": method if method in ("gd", "sgd") else "gd"}
+            changes["local"] = {"steps": 1, "method": method if method in ONE_GRADIENT else "gd"}
         return changes
 
 
