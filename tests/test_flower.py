@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -817,6 +818,18 @@ def test_the_servers_step_passes_the_audit(trust: Any, lazy: bool, tmp_path: Pat
     assert found.noise[0] == pytest.approx(1, abs=0.15)
 
 
+def test_where_the_server_draws_the_cohorts_its_claim_says_what_a_client_spends_that_is_always_asked(tmp_path: Path) -> None:
+    """√5 standard deviations of noise 1 at δ = 1e-5: 11.48 in five rounds."""
+    chosen = strategy(tmp_path, LOCAL.model_copy(update={"delta": 1e-5}), participation=normec.Fixed(1 / 3))
+    start(chosen, federation(tmp_path, "local"))
+    summary = json.loads((tmp_path / "server" / "summary.json").read_text())
+    assert summary["epsilon_every_round"] == pytest.approx(11.48, abs=5e-3)
+    assert f"asks in every round has ε = {shown_epsilon(summary['epsilon_every_round'])}" in summary["claim"]
+    assert epsilon(replace(chosen.terms.mechanism, participation=normec.Full()), 1e-5).epsilon == pytest.approx(
+        summary["epsilon_every_round"], rel=1e-8
+    )
+
+
 def test_an_app_to_start_from_is_written_once_and_holds_what_flower_needs(command: Callable[..., Any], tmp_path: Path) -> None:
     assert command("flower-app", "mine").code == 0
     names = {str(path.relative_to(tmp_path / "mine")) for path in (tmp_path / "mine").rglob("*") if path.is_file()}
@@ -877,6 +890,9 @@ def test_a_clients_directory_says_what_all_its_experiments_have_spent(command: C
     assert outcome.code == 0 and outcome.out.count("releases under trust local, noise multiplier 1") == 2
     seven = epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=3, rounds=7), 1e-5).epsilon
     assert f"all together: ε = {shown_epsilon(seven)} at δ = 1e-05" in outcome.out
+    for rounds in (5, 2):  # what each experiment asks for in all its rounds
+        asked = Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=3, rounds=rounds)
+        assert f"noise multiplier 1; asked in every round: ε = {shown_epsilon(epsilon(asked, 1e-5).epsilon)}" in outcome.out
     found = json.loads(command("ledger", str(tmp_path / "c1" / "c1"), "--json").out)
     assert found["epsilon"] == pytest.approx(seven) and not found["unprotected"]
     start(strategy(tmp_path, folder=tmp_path / "third"), federation(tmp_path))

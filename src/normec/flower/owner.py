@@ -12,7 +12,7 @@ from pydantic import Field
 
 from normec.errors import BadInput, nearest, plural
 from normec.files import Lock, making, write_atomically
-from normec.flower.index import UNPROTECTED, Account, Index
+from normec.flower.index import TRAINING, UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
 from normec.privacy import epsilon, gaussian
 from normec.privacy.header import Header
@@ -165,6 +165,8 @@ class Owner(Settings):
 def account(folder: Path, delta: float) -> dict[str, Any]:
     """What a client's directory says that it has released, by ledger and in all; ε is null where it is infinite.
 
+    epsilon_every_round: of a training, what it spends where the server asks in every round; null where the client's own coins decide.
+
     Raises:
         BadInput: for an index or a ledger that is damaged.
     """
@@ -179,6 +181,7 @@ def account(folder: Path, delta: float) -> dict[str, Any]:
                 "of": "evaluation" if key.endswith(EVALUATION) else "training",
                 "releases": found.releases,
                 **{name: found.mechanism[name] for name in ("trust", "noise_multiplier")},
+                "epsilon_every_round": _in_every_round(found, delta) if key.endswith(TRAINING) else None,
             }
             for key, found in sorted(index.accounts.items())
         ],
@@ -187,6 +190,15 @@ def account(folder: Path, delta: float) -> dict[str, Any]:
         "epsilon": total if math.isfinite(total) else None,
         "delta": delta,
     }
+
+
+def _in_every_round(account: Account, delta: float) -> float | None:
+    """ε of an experiment that asks this client in every round; None where its own coins decide, or the server adds the noise."""
+    header = Header.read(account.mechanism)
+    if header.own_coins or header.trust != "local":
+        return None
+    planned = epsilon(header.mechanism(), delta).epsilon
+    return planned if math.isfinite(planned) else None
 
 
 def spent(accounts: Iterable[Account], delta: float) -> float:

@@ -74,7 +74,13 @@ class Terms:
     def _promise(self) -> tuple[Mechanism, float | None]:
         sizes = self.sizes
         return mechanism_for(
-            self.privacy, self.algorithm, self.participation, clients=sizes.clients, rounds=sizes.rounds, d=sizes.parameters
+            self.privacy,
+            self.algorithm,
+            self.participation,
+            clients=sizes.clients,
+            rounds=sizes.rounds,
+            d=sizes.parameters,
+            server_draws=True,
         )
 
     def own_account(self) -> Mechanism:

@@ -32,7 +32,8 @@ class Evaluated(NamedTuple):
         """ε of training and evaluations, and the accountants."""
         own = self.spent
         names = [training.accountant] if training.accountant == own.accountant else [f"{training.accountant} for training", own.accountant]
-        return Spent(training.epsilon + own.epsilon, names[0] if len(names) == 1 else f"{names[0]}, {names[1]} for evaluation")
+        every = None if training.every_round is None else training.every_round + own.epsilon  # each client is in each evaluation
+        return Spent(training.epsilon + own.epsilon, names[0] if len(names) == 1 else f"{names[0]}, {names[1]} for evaluation", every)
 
     def with_delta(self, training: float) -> float:
         """δ of training and evaluations, as people add decimals up."""

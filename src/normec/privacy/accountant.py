@@ -8,7 +8,8 @@
 | poisson, fixed | Gaussian over participations | the same at twice the distance |
 
 Under trust secagg and local the adversary knows who takes part: no amplification, but a client spends only in its own
-rounds, and the claim is the expectation over how many those are.
+rounds, and the claim is the expectation over how many those are. It holds against the server where each client draws its own coin.
+Where the server draws the cohorts, ε of a client that is asked in every round stands beside it.
 
 The bound without amplification (a client in every round) holds for every sampling and enters each minimum; cohorts of one's own
 making have no other. The one over participations holds where the cohorts are known, and so where they are secret.
@@ -52,7 +53,8 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
     if mechanism.lattice:
         return _on_the_lattice(mechanism, delta)
     if mechanism.trust.per_client:
-        return over_participations(mechanism, delta)
+        spent = over_participations(mechanism, delta)
+        return replace(spent, every_round=_in_every_round(mechanism, delta)) if mechanism.trusts_the_draw else spent
     known = [unamplified(mechanism, delta)]
     if mechanism.sampling in ("poisson", "fixed"):
         known.append(over_participations(mechanism, delta))
@@ -64,7 +66,13 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
 def _on_the_lattice(mechanism: Mechanism, delta: float) -> Spent:
     """What Gaussian noise spends, enlarged by what stands between it and noise on the lattice."""
     plain = _epsilon(replace(mechanism, aggregation=Aggregation()), delta * math.exp(-mechanism.gap))
-    return replace(plain, epsilon=plain.epsilon + 2 * mechanism.gap)
+    every = None if plain.every_round is None else plain.every_round + 2 * mechanism.gap
+    return replace(plain, epsilon=plain.epsilon + 2 * mechanism.gap, every_round=every)
+
+
+def _in_every_round(mechanism: Mechanism, delta: float) -> float:
+    """ε of a client that takes part in each of the rounds, with the fewest honest ones, up to where it falls silent."""
+    return realised(mechanism, delta, min(mechanism.rounds / mechanism.honest, mechanism.most_exposure)).epsilon
 
 
 def epsilon_of(event: Event, delta: float) -> tuple[float, str]:

@@ -20,10 +20,14 @@ OVER_PARTICIPATIONS = "gaussian over participations"
 
 @dataclass(frozen=True)
 class Spent:
-    """An upper bound on ε and the accountant that gave it."""
+    """An upper bound on ε and the accountant that gave it.
+
+    every_round: ε of a client that is asked in every round; None where ε does not rest on whom the server asks.
+    """
 
     epsilon: float
     accountant: str
+    every_round: float | None = None
 
 
 def gaussian(mu: float, delta: float) -> float:

@@ -32,8 +32,9 @@ class Header:
     """A mechanism as plain values.
 
     sensitivity: how far one client moves the sum (norm). noise_std: of each coordinate of one draw of noise. denominator: pM.
-    client_limit: ε at which a client stays silent. noise: "seeded", "secure" or an import path, whose event stands beside it.
-    accountant: of the planned ε. library: the version of dp-accounting.
+    client_limit: ε at which a client stays silent. own_coins: whether each client draws for itself who takes part, where participants
+    add the noise; a ledger that does not say so is of cohorts that the server draws. noise: "seeded", "secure" or an import path,
+    whose event stands beside it. accountant: of the planned ε. library: the version of dp-accounting.
     """
 
     trust: Trust
@@ -51,6 +52,7 @@ class Header:
     colluders: int
     cohort_memories: bool = False
     client_limit: float | None
+    own_coins: bool = False
     noise: str = "seeded"
     event: str | None = None
     accountant: str
@@ -81,6 +83,7 @@ class Header:
             colluders=secagg.colluders,
             cohort_memories=mechanism.cohort_memories,
             client_limit=privacy.client_limit,
+            own_coins=mechanism.own_coins,
             noise=privacy.noise,
             event=None if own is None else to_table(own),
             accountant=accountant,
@@ -105,8 +108,8 @@ class Header:
         """As the ledger holds it. Fields that most mechanisms lack stand there only where they have a value."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         found[LIBRARY] = found.pop("library")
-        rare = {name: found.pop(name) for name in ("event", "accounted")}
-        return found | {name: value for name, value in rare.items() if value is not None}
+        rare = {name: found.pop(name) for name in ("own_coins", "event", "accounted")}
+        return found | {name: value for name, value in rare.items() if value}
 
     @property
     def of_promised(self) -> Header:
@@ -125,6 +128,7 @@ class Header:
             noise=NOISES[self.noise] if self.noise in NOISES else Accounted(self.noise, self.event),
             aggregation=LatticeSum(1.0) if self.noise == "secure" else Aggregation(),
             cohort_memories=self.cohort_memories,
+            server_draws=not self.own_coins,
         )
         mechanism = replace(mechanism, bound=self.sensitivity / mechanism.distance)
         return within_limit(mechanism, self.client_limit, self.delta or 0.0) if self.client_limit else mechanism

@@ -19,7 +19,7 @@ from normec.genuine import unchanged
 from normec.imports import load_object, looks_like_import_path
 from normec.privacy.aggregation import Aggregation
 from normec.privacy.noise import LATTICE_GAP, NOISES, Draw, Noise, Seeded, is_independent
-from normec.privacy.participation import OWN, Full, Participation, scheme_of
+from normec.privacy.participation import OWN, Fixed, Full, Participation, Poisson, scheme_of
 from normec.privacy.trust import Trust, TrustModel, check_honest, trust_model
 from normec.settings import Count, OpenUnit, Settings, Text
 from normec.streams import Streams
@@ -120,7 +120,8 @@ class Mechanism:
     noise, on the sum under trust "central", of each participant under "secagg" and "local". clients: M. rounds: K. noise: how the
     noise is drawn, and the event that it is accounted by. aggregation: how messages become a sum. most_exposure: the Σ 1/h_k over
     its rounds at which a client stays silent, where participants add the noise. cohort_memories: whether clients keep memories that
-    move only in the cohort, so that they depend on cohorts that are secret.
+    move only in the cohort, so that they depend on cohorts that are secret. server_draws: whether the server draws Poisson cohorts
+    where participants add the noise, in place of each client's own coin.
     """
 
     trust: TrustModel
@@ -134,6 +135,7 @@ class Mechanism:
     aggregation: Aggregation = Aggregation()  # noqa: RUF009 (immutable)
     most_exposure: float = math.inf
     cohort_memories: bool = False
+    server_draws: bool = False
     _as_defined: tuple[bool, bool] = field(init=False, repr=False)
     """Whether cohorts and noise are drawn as their classes define it: equal mechanisms, whose ε is kept, agree in that too."""
 
@@ -184,6 +186,16 @@ class Mechanism:
         """How the accountant may treat the cohorts: poisson, fixed, full (p = 1 is full for both), or own, of which nothing is known."""
         scheme = scheme_of(self.participation)
         return Full.scheme if self.rate == 1 and scheme != OWN else scheme
+
+    @property
+    def own_coins(self) -> bool:
+        """Whether each client draws for itself who takes part, so that a server that is the adversary has no say in it."""
+        return self.trust.per_client and self.sampling == Poisson.scheme and not self.server_draws
+
+    @property
+    def trusts_the_draw(self) -> bool:
+        """Whether ε averages over cohorts that the server draws, where it is the adversary."""
+        return self.trust.per_client and self.sampling in (Poisson.scheme, Fixed.scheme) and not self.own_coins
 
     @property
     def private(self) -> bool:

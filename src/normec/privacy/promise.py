@@ -24,7 +24,8 @@ SEEDED = "Seeded noise: for simulation, not for release."
 SECURE = "Secure noise, from the operating system's generator."
 REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
 """What stands before the claim of a run whose audit has found something."""
-
+EVERY_ROUND = "epsilon_every_round"
+"""The key of a summary with ε of a client that the server asks in every round; None where the claim does not rest on whom it asks."""
 
 LARGEST_EPSILON = 1e4
 """That a configuration can ask for."""
@@ -63,7 +64,7 @@ def state_claim(
         seen = f"; realised by the busiest client: ε = {shown_epsilon(busiest)}" if busiest else ""
         own = "training " if evaluated else ""
         silent = f"; each client is silent before its own {own}rounds spend more than ε = {limit:g}" if limit else ""
-        beside = f" (before sampling, without amplification{seen}{silent})"
+        beside = f" (before sampling, without amplification{who_draws(mechanism, spent)}{seen}{silent})"
     rate = "" if mechanism.sampling in ("full", OWN) else f" at rate {mechanism.rate:g}"
     pooled = ", of cohorts that participants do not piece together" if mechanism.sampling == "fixed" and mechanism.trust.at_server else ""
     exposed = f" Warning: δ is not below 1/clients = {1 / mechanism.clients:g}." if total >= 1 / mechanism.clients else ""
@@ -82,6 +83,13 @@ def _why_not(mechanism: Mechanism) -> str:
     if not mechanism.accountable:
         return "the noise names no event that it could be accounted by"
     return f"a noise multiplier of {mechanism.noise_multiplier:g} is none"
+
+
+def who_draws(mechanism: Mechanism, spent: Spent) -> str:
+    """Who draws the cohorts, where a server that is the adversary could draw others than it says."""
+    if spent.every_round is not None:
+        return f"; the server draws the cohorts, and a client that it asks in every round has ε = {shown_epsilon(spent.every_round)}"
+    return "; each client draws its own coin" if mechanism.own_coins else ""
 
 
 def _of_noise(mechanism: Mechanism) -> str:
@@ -109,6 +117,7 @@ def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> dict[str, Any
         "private": private,
         "epsilon": claim.spent.epsilon if private else None,
         "epsilon_realised_max": claim.realised_max,
+        EVERY_ROUND: claim.spent.every_round,
         "delta": claim.delta if private else None,
         "unit": "client",
         "adjacency": mechanism.adjacency if private else None,
@@ -135,6 +144,11 @@ def shown_epsilon(epsilon: float | None) -> str:
     return f"{math.ceil(epsilon * 1000 - 1e-9) / 1000:.3f}"
 
 
+def with_every_round(epsilon: float | None, every_round: float | None) -> str:
+    """ε as it is shown, and beside it that of a client that the server asks in every round, where it draws the cohorts."""
+    return shown_epsilon(epsilon) + ("" if every_round is None else f" ({shown_epsilon(every_round)} if asked in every round)")
+
+
 def rounded_up(noise: float, digits: int = 5) -> str:
     """A noise multiplier with so many significant digits, rounded up, so that the printed one keeps the ε beside it."""
     if noise == 0 or not math.isfinite(noise):
@@ -144,9 +158,18 @@ def rounded_up(noise: float, digits: int = 5) -> str:
 
 
 def mechanism_for(
-    privacy: Privacy, algorithm: Algorithm, participation: Participation, *, clients: int, rounds: int, d: int
+    privacy: Privacy,
+    algorithm: Algorithm,
+    participation: Participation,
+    *,
+    clients: int,
+    rounds: int,
+    d: int,
+    server_draws: bool = False,
 ) -> tuple[Mechanism, float | None]:
     """The mechanism that keeps a promise to so many clients, over so many rounds of a model of d parameters, and δ.
+
+    server_draws: as `Mechanism`; a simulation plays clients that draw their own coins.
 
     Raises:
         BadInput: for a promise that cannot be kept, naming the setting.
@@ -168,6 +191,7 @@ def mechanism_for(
         noise=noise,
         aggregation=aggregation,
         cohort_memories=bool(algorithm.client_slots) and not algorithm.everyone_computes,
+        server_draws=server_draws,
     )
     if mechanism.expected <= 0:
         raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")

@@ -29,6 +29,7 @@ class Query(Settings):
     clients: M. rate: p. rounds: K. trust: the model to show first. min_honest: of secagg, by default pM.
     client_limit: of secagg and local, what a client's own rounds may spend before it stays silent.
     cohort_memories: whether clients keep memories that move only in the cohort, as in the lazy variants, clip21 and dp-scaffold.
+    own_coins: of poisson under secagg and local, whether each client draws for itself who takes part, or else the server.
     noise = "paper": the paper's formula z = p √(K ln(1/δ)) / ε for this ε, to see what it really gives.
     """
 
@@ -46,6 +47,7 @@ class Query(Settings):
     colluders: Colluders = 0
     client_limit: Epsilon | None = None
     cohort_memories: Switch = False
+    own_coins: Switch = True
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
@@ -83,6 +85,7 @@ class Query(Settings):
             clients=self.clients,
             rounds=self.rounds,
             cohort_memories=self.cohort_memories,
+            server_draws=not self.own_coins,
         )
 
 
@@ -127,6 +130,7 @@ def _table(mechanism: Mechanism, delta: float, client_limit: float | None = None
         "rounds": mechanism.rounds,
         "delta": delta,
         "epsilon": spent.epsilon if math.isfinite(spent.epsilon) else None,
+        "epsilon_every_round": spent.every_round,
         "noise_multiplier": mechanism.noise_multiplier,
         "accountant": spent.accountant,
         "min_honest": mechanism.trust.min_honest if isinstance(mechanism.trust, SecAgg) else None,
@@ -154,17 +158,22 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
         colluders=header.colluders,
         client_limit=header.client_limit or None,
         cohort_memories=header.cohort_memories,
+        own_coins=header.own_coins or not TRUSTS[header.trust].per_client,
     )
     return rows(query)
 
 
 def _together(training: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
     """A row of a training and one of its clients' evaluations, under the same trust model: ε and δ add up."""
-    spent = [Spent(math.inf if row["epsilon"] is None else row["epsilon"], row["accountant"]) for row in (training, evaluation)]
+    spent = [
+        Spent(math.inf if row["epsilon"] is None else row["epsilon"], row["accountant"], row["epsilon_every_round"])
+        for row in (training, evaluation)
+    ]
     evaluated = Evaluated(evaluation["rounds"], evaluation["noise_multiplier"], spent[1], evaluation["delta"])
     found = evaluated.with_training(spent[0])
     bound = found.epsilon if math.isfinite(found.epsilon) else None
-    return {**training, "epsilon": bound, "delta": evaluated.with_delta(training["delta"]), "accountant": found.accountant}
+    delta = evaluated.with_delta(training["delta"])
+    return {**training, "epsilon": bound, "epsilon_every_round": found.every_round, "delta": delta, "accountant": found.accountant}
 
 
 def ledger_overview(ledger: Ledger, evaluations: Ledger | None = None) -> dict[str, Any]:
@@ -214,6 +223,7 @@ def notes(query: Query) -> list[str]:
     if query.min_honest is None:
         honest = query.mechanism("secagg").honest
         lines.append(f"secagg: min_honest = {honest}, the expected number of participants, is assumed; a sampled round may have fewer")
+    lines += _of_draws(query)
     if query.client_limit is not None:
         lines.append(f"secagg, local: each client stays silent before its own rounds spend more than client_limit = {query.client_limit:g}")
     if query.noise == "paper":
@@ -222,3 +232,11 @@ def notes(query: Query) -> list[str]:
     if isinstance(query.participation, Full) or query.rate == 1:
         lines.append("every client in every round: no amplification")
     return lines
+
+
+def _of_draws(query: Query) -> list[str]:
+    """Who draws the cohorts under secagg and local, where the server is the adversary."""
+    mechanism = query.mechanism("local")
+    if mechanism.trusts_the_draw:
+        return ["secagg, local: the server draws the cohorts; beside ε stands that of a client that it asks in every round"]
+    return ["secagg, local: each client draws its own coin, and not the server"] if mechanism.own_coins else []

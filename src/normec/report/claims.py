@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normec.errors import plural
-from normec.privacy.promise import SEEDED, shown_epsilon
+from normec.privacy.promise import EVERY_ROUND, SEEDED, shown_epsilon, with_every_round
 from normec.runs.record import Record
 
 WHO_SEES = {
@@ -11,23 +11,36 @@ WHO_SEES = {
     "secagg": "It holds if sums come from a secure aggregation, with min_honest honest participants or more. normec simulates that.",
     "local": "It holds against the server too, which sees every message and who sent it.",
 }
+DRAWS = (
+    "Its ε averages over the cohorts, and the server draws them. Against a server that draws others, the ε of a client that is asked in "
+    "every round holds."
+)
 
 
 def claim(run: Record) -> str:
     """The claim of a run's summary; of a run without one, what it has spent so far."""
     if run.summary is not None:
-        return str(run.summary.get("claim", "Its summary holds no claim."))
+        return str(run.summary.get("claim", "Its summary holds no claim.")) + _beside_an_older_claim(run)
     rounds = run.metrics[-1]["round"] if run.metrics else 0
     unfinished = f"Unfinished: {rounds} of {_planned(run)} rounds"
     if run.account is None or not _private(run):
         return f"{unfinished}; not private: nobody adds noise, ε = ∞."
     mechanism = run.account.mechanism
     rate = "" if mechanism.sampling == "full" else f" at rate {mechanism.rate:g}"
-    so_far = f"ε = {shown_epsilon(run.epsilon)}, δ = {run.account.delta!r} spent so far" if run.account.counted else "nothing spent yet"
+    bound = with_every_round(run.epsilon, run.epsilon_every_round)
+    so_far = f"ε = {bound}, δ = {run.account.delta!r} spent so far" if run.account.counted else "nothing spent yet"
     return (
         f"{unfinished}; {so_far} of a client-level promise under {mechanism.adjacency} adjacency, trust {mechanism.trust.name}, "
         f"{mechanism.sampling} sampling{rate}; its accountant is named at the end."
     )
+
+
+def _beside_an_older_claim(run: Record) -> str:
+    """What a claim does not say that was written before claims said who draws the cohorts."""
+    every = run.epsilon_every_round
+    if every is None or run.summary is None or EVERY_ROUND in run.summary:
+        return ""
+    return f" The server drew the cohorts; a client that it asked in every round has ε = {shown_epsilon(every)}."
 
 
 def _audit_lines(run: Record) -> list[str]:
@@ -72,6 +85,7 @@ def voids(run: Record) -> list[str]:
     privacy = run.settings.get("privacy", {})
     trust = summary.get("trust", privacy.get("trust"))
     lines = [*audit, *([WHO_SEES[trust]] if trust in WHO_SEES else [])]
+    lines += [DRAWS] if run.epsilon_every_round is not None else []
     if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") not in ("secure", None)):
         lines.append("Whoever knows the seed can subtract the noise: run it with privacy.noise=secure for a model that is to be released.")
     lines.append("Its δ and ε are of this run alone: choosing among runs on the same clients, or repeating one, spends more.")

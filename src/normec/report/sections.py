@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from normec.privacy.promise import shown_epsilon
+from normec.privacy.promise import with_every_round
 from normec.report.claims import claim, standing, voids
 from normec.report.groups import Group
 from normec.report.markup import render, table
@@ -94,7 +94,8 @@ def spent(group: Group) -> str:
     found = [run.epsilon for run in group.runs.values() if run.metrics]
     if not found:
         return "–"
-    return "∞" if None in found else shown_epsilon(max(value for value in found if value is not None))
+    every = max((value for run in group.runs.values() if (value := run.epsilon_every_round) is not None), default=None)
+    return "∞" if None in found else with_every_round(max(value for value in found if value is not None), every)
 
 
 def to_whom(group: Group) -> str:

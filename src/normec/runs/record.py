@@ -96,6 +96,11 @@ class Record:
         """What the run has spent by its ledger, for everyone who shows it; None is infinite: nothing is promised."""
         return finite_or_none(self.account)
 
+    @property
+    def epsilon_every_round(self) -> float | None:
+        """The same for a client that is asked in every round; None where ε does not rest on whom the server asks."""
+        return self.account.spent.every_round if self.account else None
+
     def best(self, metric: str = "test_accuracy") -> float | None:
         """The largest value of a metric over the rounds; None where it was never taken."""
         return max((row[metric] for row in self.metrics if row.get(metric) is not None), default=None)

@@ -11,7 +11,7 @@ from typing import Any
 from normec.errors import BadInput, plural
 from normec.privacy.account import Account
 from normec.privacy.ledger import Ledger, read
-from normec.privacy.promise import REFUTED, claim_table, shown_epsilon, state_claim
+from normec.privacy.promise import EVERY_ROUND, REFUTED, claim_table, shown_epsilon, state_claim, who_draws
 from normec.runs.folder import RunFolder
 from normec.version import __version__
 
@@ -111,7 +111,11 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
             limit=account.client_limit,
             evaluated=evaluated,
         )
-        tables.append(claim_table(account.mechanism, made, account.header.noise))
+        table = claim_table(account.mechanism, made, account.header.noise)
+        if EVERY_ROUND not in summary:  # of a run that ended before summaries said who draws the cohorts
+            del table[EVERY_ROUND]
+            table["claim"] = made.sentence.replace(who_draws(account.mechanism, made.spent), "")
+        tables.append(table)
     found = [_first_difference(table, summary) for table in tables]
     if None in found:
         return

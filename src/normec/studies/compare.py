@@ -235,9 +235,10 @@ def _promise(name: str, config: RunConfig) -> dict[str, Any]:
         problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
         raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
     plan = prepare(config.experiment())
-    private = plan.mechanism.private
+    private, planned = plan.mechanism.private, plan.spent.planned
     return {
-        "epsilon": plan.spent.planned.epsilon if private else None,
+        "epsilon": planned.epsilon if private else None,
+        "epsilon_every_round": planned.every_round,
         "delta": plan.delta if private else None,
         "adjacency": plan.mechanism.adjacency if private else None,
         "trust": plan.mechanism.trust.name,

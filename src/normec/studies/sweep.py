@@ -182,6 +182,7 @@ class Sweep:
             "test_loss": record.last("test_loss"),
             "train_loss": record.last("train_loss"),
             "epsilon": record.epsilon,
+            "epsilon_every_round": record.epsilon_every_round,
             "rounds": record.metrics[-1]["round"] if record.metrics else 0,
             "transmissions": record.last("transmissions"),
             "rounds_to_target": reached and reached["round"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normec.privacy.promise import shown_epsilon
+from normec.privacy.promise import with_every_round
 
 HUGE = 1e9
 """From here on digits after the point only fill a table."""
@@ -13,6 +13,6 @@ def number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form if abs(value) < HUGE else ".2e")
 
 
-def bound_or_none(epsilon: float | None) -> str:
-    """ε, or that there is none."""
-    return "∞: not private" if epsilon is None else shown_epsilon(epsilon)
+def bound_or_none(epsilon: float | None, every_round: float | None = None) -> str:
+    """ε with what `with_every_round` puts beside it, or that there is none."""
+    return "∞: not private" if epsilon is None else with_every_round(epsilon, every_round)

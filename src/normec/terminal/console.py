@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from normec.errors import plural, printable
-from normec.privacy.promise import shown_epsilon
+from normec.privacy.promise import shown_epsilon, with_every_round
 from normec.runs.experiment import Plan
 from normec.runs.observers import Observer
 from normec.terminal.cells import number
@@ -184,9 +184,8 @@ def opening_lines(plan: Plan) -> list[str]:
             f"noise: standard deviation {mechanism.noise_std:.4g} {where} (noise multiplier {mechanism.noise_multiplier:.4g}); "
             f"its expected norm on the mean is {ratio:.3g} times the norm bound of a message"
         )
-        lines.append(
-            f"planned: ε = {shown_epsilon(plan.spent.planned.epsilon)} at δ = {plan.delta!r} for {plural(mechanism.rounds, 'round')}"
-        )
+        planned = with_every_round(plan.spent.planned.epsilon, plan.spent.planned.every_round)
+        lines.append(f"planned: ε = {planned} at δ = {plan.delta!r} for {plural(mechanism.rounds, 'round')}")
     if chosen.algorithm.client_slots:
         lines.append(str(plan.layout))
     lines += plan.federation.notes

@@ -37,7 +37,8 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     lines: list[str] = [f"{plural(found['rounds'], 'round')}; the bound's largest term: {dominant}"]
     if found["epsilon"] is not None:
         noise = f"noise multiplier {rounded_up(found['noise_multiplier'])} for ε = {found['epsilon']:g} at δ = {found['delta']!r}"
-        lines.append(f"{noise}, trust {found['trust']}")
+        coins = ", each client draws its own coin" if found["own_coins"] else ""
+        lines.append(f"{noise}, trust {found['trust']}{coins}")
     held = "every condition of the theorem on the stepsizes holds for the chosen parameters"
     lines.append(f"warning: {found['coverage']}: no bound applies" if found["outside"] else held)
     closed = found["corollary"]

@@ -19,7 +19,7 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
     for row in rows:
         sampling = row["sampling"] + ("" if row["rate"] == 1 else f", p = {row['rate']:g}")
         sampling += f", at least {row['min_honest']} honest" if row["min_honest"] else ""
-        bound = bound_or_none(row["epsilon"])
+        bound = bound_or_none(row["epsilon"], row["epsilon_every_round"])
         if row["client_limit"]:
             bound += f" (clients silent before {row['client_limit']:g})"
         table.add_row(row["trust"], sampling, rounded_up(row["noise_multiplier"]), bound, row["accountant"])
@@ -28,7 +28,8 @@ def privacy_table(rows: list[dict[str, Any]], title: str = "Privacy") -> Table:
 
 def spent_line(row: dict[str, Any]) -> str:
     """The answer of a ledger in one line, from the first row of its table."""
-    return f"spent: ε = {bound_or_none(row['epsilon'])} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
+    bound = bound_or_none(row["epsilon"], row["epsilon_every_round"])
+    return f"spent: ε = {bound} at δ = {row['delta']!r}, trust {row['trust']}, {row['adjacency']} adjacency"
 
 
 def ledger_lines(found: dict[str, Any]) -> list[str]:
@@ -58,6 +59,7 @@ def client_lines(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{each['experiment']}, {each['of']}: {plural(each['releases'], 'release')} under trust {each['trust']}, "
         f"noise multiplier {number(each['noise_multiplier'], '.4g')}"
+        + ("" if each["epsilon_every_round"] is None else f"; asked in every round: ε = {shown_epsilon(each['epsilon_every_round'])}")
         for each in found["experiments"]
     ]
     if found["unprotected"]:

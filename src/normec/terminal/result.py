@@ -35,6 +35,11 @@ def result_table(run: Run) -> Table:
             if s["epsilon_realised_max"] is not None
             else {}
         ),
+        **(
+            {"(ε, δ) if asked in every round": f"({shown_epsilon(s['epsilon_every_round'])}, {s['delta']:g})"}
+            if s["epsilon_every_round"] is not None
+            else {}
+        ),
         "unit": s["unit"],
         "adjacency": s["adjacency"] or "–",
         "trust": s["trust"],

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from normec.errors import plural
-from normec.privacy.promise import shown_epsilon
+from normec.privacy.promise import with_every_round
 from normec.terminal.cells import bound_or_none, number
 
 MOST = 0.6
@@ -32,7 +32,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
         )
     for row in rows:
         cells = (
-            *(() if same else (bound_or_none(row["epsilon"]),)),
+            *(() if same else (bound_or_none(row["epsilon"], row["epsilon_every_round"]),)),
             _with_error(row[key], row[f"{key}_se"], scale, form, unit),
             *(number(row["metrics"].get(name), ".4g") for name in asked),
             _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
@@ -49,7 +49,9 @@ def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     if first["epsilon"] is None:
         lines.append("ε = ∞: not private")
     else:
-        promise = f"ε = {shown_epsilon(max(row['epsilon'] for row in rows))}, δ = {first['delta']!r}, {first['adjacency']} adjacency"
+        every = max((row["epsilon_every_round"] for row in rows if row["epsilon_every_round"]), default=None)
+        bound = with_every_round(max(row["epsilon"] for row in rows), every)
+        promise = f"ε = {bound}, δ = {first['delta']!r}, {first['adjacency']} adjacency"
         lines.append(f"{promise}, trust {first['trust']}; each run alone spends ε")
     if first["tries"]:
         tries = f"{plural(first['tries'], 'try').replace('trys', 'tries')} each, on another seed, by final {first['tuned_by']}"
@@ -133,7 +135,7 @@ _SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
     "last": lambda row: number(row.get("last_accuracy"), ".1%"),
     "test loss": lambda row: number(row.get("test_loss"), ".4f"),
     "loss": lambda row: number(row.get("train_loss"), ".4f"),
-    "ε": lambda row: "–" if "epsilon" not in row else shown_epsilon(row["epsilon"]),
+    "ε": lambda row: "–" if "epsilon" not in row else with_every_round(row["epsilon"], row.get("epsilon_every_round")),
     "rounds": lambda row: number(row.get("rounds"), ",d"),
     "sent": lambda row: number(row.get("transmissions"), ",d"),
     "rounds to target": lambda row: number(row.get("rounds_to_target"), ",d"),

@@ -142,6 +142,7 @@ def plan(goal: Goal) -> dict[str, Any]:
         "chosen": _shown(best),
         "corollary": {"number": closed.number, "rate": closed.rate, **_shown(closed.setting)} if closed else None,
         "more": _more(goal, rounds, sigma),
+        "own_coins": goal.mechanism(rounds).own_coins,
         "notes": _notes(goal, best),
         "run": _command(goal, best, rounds),
     }
