@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -95,7 +95,7 @@ class State:
             return cls(
                 plan=whole, stage=found["stage"], offer=offer, mask_key=key, seed=seed, offered=tuple(found["offered"]), context=context
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput("state", f" of the secure aggregation is damaged ({error}). Start a new experiment.") from None
 
 
@@ -224,22 +224,30 @@ def open_sum(
         BadInput: for anything with which more than one sum, or a sum of too few, could open.
     """
     state = _at(state, "masked", plan_id)
-    plan, missing = state.plan, len(state.offered) - len(counted)
-    strangers = sorted(set(counted) - set(state.offered))
-    if strangers:
-        raise BadInput("instruction", f": client {strangers[0]!r} is counted, and this client has seen no offer of it.")
-    if party.name not in counted:
-        raise BadInput("instruction", ": this client has sent its upload, and is not counted.")
-    if len(counted) < plan.fewest:
-        raise BadInput("instruction", f": a sum of {len(counted)} uploads is of fewer than the {plan.fewest} that protect this client.")
-    if missing > plan.may_be_missing(len(state.offered)):
-        most = plan.may_be_missing(len(state.offered))
-        raise BadInput("instruction", f": {missing} uploads are missing of {len(state.offered)} offers, and at most {most} may be.")
+    plan = state.plan
+    check_counted(plan, party.name, state.offered, counted)
     for name, signature in counted.items():
         if not signed_by(plan.by_name[name].identity, signature, upload_text(state.context)):
             raise BadInput("instruction", f": client {name!r} has not signed the model and the offers that this client has seen.")
     shares = {name: _share(party, plan, name, boxes.get(name, b""), seed=name in counted) for name in state.offered}
     return replace(state, stage="opened"), shares
+
+
+def check_counted(plan: Plan, name: str, offered: Collection[str], counted: Collection[str]) -> None:
+    """What a client asks of the survivors that it is shown, beside their signatures.
+
+    Raises:
+        BadInput: for survivors with which more than one sum, or a sum of too few, could open.
+    """
+    strangers, missing, most = sorted(set(counted) - set(offered)), len(offered) - len(counted), plan.may_be_missing(len(offered))
+    if strangers:
+        raise BadInput("instruction", f": client {strangers[0]!r} is counted, and this client has seen no offer of it.")
+    if name not in counted:
+        raise BadInput("instruction", ": this client has sent its upload, and is not counted.")
+    if len(counted) < plan.fewest:
+        raise BadInput("instruction", f": a sum of {len(counted)} uploads is of fewer than the {plan.fewest} that protect this client.")
+    if missing > most:
+        raise BadInput("instruction", f": {missing} uploads are missing of {len(offered)} offers, and at most {most} may be.")
 
 
 def _share(party: Party, plan: Plan, sender: str, box: bytes, *, seed: bool) -> bytes:

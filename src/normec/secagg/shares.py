@@ -29,7 +29,7 @@ class Interpolation:
 
     def __init__(self, places: Iterable[int]) -> None:
         self.places = tuple(places)
-        self._below = [math.prod((x - other for other in self.places if other != x)) % PRIME for x in self.places]
+        self._below = [math.prod(x - other for other in self.places if other != x) % PRIME for x in self.places]
         self._at_zero = self._weights(0)
 
     def _weights(self, at: int) -> list[int]:
