@@ -508,11 +508,11 @@ def test_without_privacy_a_failure_is_an_error_and_the_client_goes_on_afterwards
 def test_a_client_killed_before_its_first_memory_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, propose, killed = federation(tmp_path, "local"), Keeper.propose, []
 
-    def killed_once(self: Keeper, attempt: str, memory: Any) -> None:
+    def killed_once(self: Keeper, attempt: str, memory: Any, *message: Any) -> None:
         if self.owner.client_id == "c1" and not killed:
             killed.append(1)
             raise RuntimeError("killed")
-        propose(self, attempt, memory)
+        propose(self, attempt, memory, *message)
 
     monkeypatch.setattr(Keeper, "propose", killed_once)
     result = start(strategy(tmp_path, LOCAL), grid)

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor
 
 from normec.algorithms import Context as AlgorithmContext
-from normec.algorithms import check_bound, client_step
+from normec.algorithms import Slots, check_bound, client_step
 from normec.errors import FAILURES, BadInput, TrainingFailed
 from normec.flower.index import TRAINING
 from normec.flower.keeper import Keeper
@@ -85,27 +85,44 @@ def _without_paths(text: str, context: Context) -> str:
 
 
 def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:
-    """One round of a client: steps 1 to 3 of Algorithm 1, for one row."""
-    terms, mechanism, received = instruction.terms, instruction.terms.mechanism, _only_arrays(message)
-    layout = Layout.of(received, instruction.names, instruction.copies)
+    """One round of a client: steps 1 to 3 of Algorithm 1, for one row.
+
+    Where its own coin lets it sit out it answers without a message, and computes only if the algorithm moves every memory.
+    """
+    terms, mechanism = instruction.terms, instruction.terms.mechanism
+    layout = Layout.of(_only_arrays(message), instruction.names, instruction.copies)
     if layout.d != terms.sizes.parameters:
         raise BadInput("arrays", f" hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}.")
     keeper.begin(instruction.attempt)
     memory = keeper.settle(instruction.settled)
     hidden = mechanism.trust.at_server  # who transmits: the others send zeros of the same size
-    ledger = keeper.intend(instruction.round) if hidden or (instruction.transmits and mechanism.trust.promises) else None
+    transmits = keeper.takes_part(instruction.round) if terms.own_coins else bool(instruction.transmits)
+    ledger = keeper.intend(instruction.round) if hidden or (transmits and mechanism.trust.promises) else None
     if not mechanism.trust.promises:
         keeper.owner.mark_unprotected()
 
+    sent = keeper.sent_before(instruction.attempt, instruction.round) if terms.own_coins and transmits else None
+    if sent is None and (transmits or hidden or terms.algorithm.everyone_computes):
+        sent = _computed(message, context, call_next, keeper, instruction, memory, transmits)
+    if ledger is not None and not (terms.own_coins and ledger.committed(instruction.round)):
+        ledger.commit(instruction.round, _fingerprint(sent), **({} if hidden else {"participants": [0], "exposure": 1.0}))
+    return Answer.to(instruction, keeper.owner.client_id, sent, hidden=hidden)
+
+
+def _computed(
+    message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction, memory: Slots, transmits: bool
+) -> Tensor | None:
+    """What leaves the client after its local steps, if anything; its memory, and a message that may be asked for again, are kept."""
+    terms, received = instruction.terms, _only_arrays(message)
+    layout = Layout.of(received, instruction.names, instruction.copies)
     update = _update(message, context, call_next, layout, terms)[None]
     unkeyed = AlgorithmContext((), lambda: torch.from_numpy(np.random.default_rng().random(update.shape)).float())
     step = client_step(terms.algorithm, update, tuple(slot[None] for slot in memory), unkeyed)
-    bounded, moves = _bounded(step.message, terms), instruction.transmits or terms.algorithm.everyone_computes
-    keeper.propose(instruction.attempt, tuple(slot[0] for slot in step.memory) if moves and bounded is step.message else memory)
-    sent = _protected(bounded[0], mechanism, instruction.transmits)
-    if ledger is not None:
-        ledger.commit(instruction.round, _fingerprint(sent), **({} if hidden else {"participants": [0], "exposure": 1.0}))
-    return Answer.to(instruction, keeper.owner.client_id, sent, hidden=hidden)
+    bounded, moves = _bounded(step.message, terms), transmits or terms.algorithm.everyone_computes
+    after = tuple(slot[0] for slot in step.memory) if moves and bounded is step.message else memory
+    sent = _protected(bounded[0], terms.mechanism, transmits)
+    keeper.propose(instruction.attempt, after, sent if terms.own_coins else None, instruction.round)
+    return sent
 
 
 def _evaluate(message: Message, context: Context, call_next: Next, keeper: Keeper, instruction: Instruction) -> Answer:

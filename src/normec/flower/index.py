@@ -1,8 +1,8 @@
 """The index in a client's directory: what all its experiments have released, in a chain of hashes beside their ledgers.
 
 A ledger can be deleted with its folder; the index still counts its releases, and is compared with every ledger that is there.
-A line follows each intent of a ledger, before anything leaves the client: what the index does not hold has not left. So a
-ledger may be one intent ahead of it, where a process was killed between the two, and never behind.
+A line follows each intent and each coin of a ledger, before anything leaves the client: what the index does not hold has not left. So
+a ledger may be one intent ahead of it, where a process was killed between the two, and never behind.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Index:
             self._chain = Ledger.open(self.path, {"client": self.client})
 
     def note(self, path: Path, ledger: Ledger) -> None:
-        """Counts the releases of a ledger in the folder of an experiment; to be called after each intent, before anything leaves."""
+        """Counts the releases of an experiment's ledger; to be called after each intent or coin, before anything leaves."""
         first = {} if self.key(path) in self._noted else {"mechanism": _content(ledger.lines[0])}
         now = {"releases": ledger.counted(), "lines": len(ledger.lines), "head": ledger.head}
         self._append("release", {"ledger": self.key(path), **now, **first})
@@ -167,7 +167,7 @@ class Index:
     def _compare_mark(self, mark: Mark, lines: int) -> None:
         """Refuses an index that has come less far than a file knew that was written beside a ledger, now of so many lines."""
         known = self._noted.get(self.key(mark.ledger), Account({}, 0))
-        if mark.lines > max(known.lines + 1, lines):
+        if mark.lines > max(known.lines, lines) + 1:  # a process that was killed may leave a line that no head knows of
             problem = f": {self.path} is older than {mark.path}, and counts {plural(known.releases, 'release')} there."
             raise BadInput("index", f"{problem} Restore the newer one, or take a new state-dir and a max-epsilon lower by what was spent.")
 

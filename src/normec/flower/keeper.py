@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from normec.algorithms import Slots
 from normec.errors import BadInput
 from normec.files import Lock, making, write_atomically
+from normec.flower.coin import coin_of, heads, note_coin
 from normec.flower.index import ATTEMPT, MEMORY, TRAINING, Account, Index, Mark, mark_of, read_attempt, read_memory_mark
 from normec.flower.owner import EVALUATION, PATIENCE, Owner
 from normec.flower.terms import Terms
@@ -23,6 +24,8 @@ from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger, read
 from normec.settings import difference
 
+SENT = "sent message"
+"""Its name in the memory file, which is none of a slot."""
 NEVER = "0" * 32
 """In place of an attempt, where there was none yet."""
 
@@ -42,13 +45,16 @@ def check_hex(name: str, text: object) -> str:
 class Kept:
     """The memory file. settled: the last attempt that the server has counted, and the memory (d,) per slot after it.
 
-    proposed: an attempt whose message left, and the memory after it, until the server says whether it counts.
+    proposed: an attempt whose message left, and the memory after it, until the server says whether it counts. sent, round: where
+    clients draw their own coins, the last message (d,) that was to leave, and its round: if it is asked for again, the same is sent.
     """
 
     settled: str
     memory: Slots
     proposed: str
     next: Slots
+    sent: Tensor | None = None
+    round: int = -1
 
 
 class Keeper:
@@ -78,7 +84,7 @@ class Keeper:
             self._kept = self._read() if self.path.exists() else None
             ledger = self._ledger(TRAINING)
             self._mark.check(ledger)
-            if self._kept is None and ledger and ledger.counted():
+            if self._kept is None and ledger and ledger.lines:
                 raise BadInput("memory", f": {self.path} is lost, and its ledger knows of rounds. Start a new experiment.")
         except BadInput:
             self._lock.release()
@@ -102,7 +108,7 @@ class Keeper:
             self._write(self._kept)
         kept = self._kept
         if attempt == kept.proposed != NEVER:
-            kept = Kept(attempt, kept.next, NEVER, self._zeros())
+            kept = replace(kept, settled=attempt, memory=kept.next, proposed=NEVER, next=self._zeros())
         elif attempt != kept.settled:
             if attempt > self._before:  # ids of attempts are in their order
                 self.owner.mark_outdated(self.experiment)
@@ -111,11 +117,52 @@ class Keeper:
         self._kept = kept
         return kept.memory
 
-    def propose(self, attempt: str, memory: Slots) -> None:
-        """Makes the memory after an attempt durable, beside the one before it. To be called after `settle`."""
+    def propose(self, attempt: str, memory: Slots, sent: Tensor | None = None, k: int = -1) -> None:
+        """Makes the memory after an attempt durable, beside the one before it. To be called after `settle`.
+
+        sent, k: the message, and its round, where it is to be kept in case that it is asked for again.
+        """
         if self._kept is not None:
-            self._kept = Kept(self._kept.settled, self._kept.memory, attempt, memory)
+            self._kept = Kept(self._kept.settled, self._kept.memory, attempt, memory, sent, k)
             self._write(self._kept)
+
+    def takes_part(self, k: int) -> bool:
+        """Whether this client's own coin, drawn once for a round, lets it transmit. To be called after `settle`.
+
+        A client that has come to the experiment's client_limit sits out all further rounds.
+        """
+        ledger, path = self._ledger(TRAINING), self.folder / TRAINING
+        coin = coin_of(ledger, k)
+        if coin is None:
+            with self.owner.writing():
+                index = self.owner.index()
+                index.check(path, ledger)
+                coin, ledger = self._draw(k), Ledger.open(path, self._header(TRAINING))
+                note_coin(ledger, k, coin)
+                index.note(path, ledger)
+        return coin and ledger is not None and (ledger.begun(k) or not self._silent(ledger))
+
+    def _draw(self, k: int) -> bool:
+        return heads(self.terms.mechanism.rate)
+
+    def _silent(self, ledger: Ledger) -> bool:
+        """Whether the experiment's client_limit allows no further release."""
+        mechanism = self.terms.own_account()
+        return mechanism.trust.per_client and bool(mechanism.silent(torch.tensor(float(ledger.counted()))))
+
+    def sent_before(self, attempt: str, k: int) -> Tensor | None:
+        """The message of round k where it was made before, proposed once more; its memory too. None where nothing of it has left.
+
+        Raises:
+            BadInput: where it has left, and is not kept any more.
+        """
+        kept, ledger = self._kept, self._ledger(TRAINING)
+        if kept is not None and kept.sent is not None and kept.round == k:
+            self.propose(attempt, kept.memory if kept.proposed == NEVER else kept.next, kept.sent, k)
+            return kept.sent
+        if ledger and ledger.committed(k):
+            raise BadInput("instruction", f": round {k} is over for this client, and its message has left. Ask for a later one.")
+        return None
 
     def begin(self, attempt: str) -> None:
         """Notes an attempt before anything else happens in it; attempts are ordered as their ids are.
@@ -138,24 +185,33 @@ class Keeper:
     def intend(self, k: int, of: str = TRAINING) -> Ledger:
         """Writes down that round k will release something of this client, before any noise is drawn.
 
+        Once for each round where clients draw their own coins: what was made for it is sent again, or has never left.
         of: which ledger of the experiment counts it.
 
         Raises:
             BadInput: where the owner's budget, or the experiment's, does not allow it.
         """
-        path, mechanism = self.folder / of, self._mechanism(of)
+        path = self.folder / of
         with self.owner.writing():
             index = self._checked_index(of)
             ledger = Ledger.open(path, self._header(of))
-            if ledger.counted() >= mechanism.rounds:
-                raise BadInput("rounds", f"={mechanism.rounds}: this client's ledger counts as many releases already.")
-            if mechanism.trust.per_client and bool(mechanism.silent(torch.tensor(float(ledger.counted())))):
-                raise BadInput("privacy.client_limit", f"={self.terms.privacy.client_limit:g} of the experiment allows no further release.")
+            again = of == TRAINING and self.terms.own_coins and ledger.begun(k)
+            if not again:
+                self._check_room(ledger, of)
             if index.behind(path, ledger):  # an intent of a process that was killed, which counts
                 index.note(path, ledger)
-            ledger.intent(k)
-            index.note(path, ledger)
+            if not again:
+                ledger.intent(k)
+                index.note(path, ledger)
         return ledger
+
+    def _check_room(self, ledger: Ledger, of: str) -> None:
+        """Refuses a release beyond those that the experiment has accounted for."""
+        rounds = self._mechanism(of).rounds
+        if ledger.counted() >= rounds:
+            raise BadInput("rounds", f"={rounds}: this client's ledger counts as many releases already.")
+        if of == TRAINING and self._silent(ledger):
+            raise BadInput("privacy.client_limit", f"={self.terms.privacy.client_limit:g} of the experiment allows no further release.")
 
     def check(self, of: str = TRAINING) -> None:
         """Refuses terms that leave the owner's limits no room for a single release, and a directory that has lost some.
@@ -187,7 +243,8 @@ class Keeper:
         privacy, evaluation = self.terms.privacy, self.terms.evaluation
         if of == EVALUATION and evaluation is not None:
             privacy = privacy.changed(client_limit=None, delta=evaluation.delta)
-        return Header.of(self._mechanism(of), privacy, privacy.delta, "of the client").table()
+        header = Header.of(self._mechanism(of), privacy, privacy.delta, "of the client")
+        return replace(header, own_coins=of == TRAINING and self.terms.own_coins).table()
 
     def _zeros(self) -> Slots:
         return tuple(torch.zeros(self.terms.sizes.parameters) for _ in self.terms.algorithm.client_slots)
@@ -196,8 +253,10 @@ class Keeper:
         slots = self.terms.algorithm.client_slots
         tensors = {name: vector.clone() for name, vector in zip(slots, kept.memory, strict=True)}
         tensors |= {f"next.{name}": vector.clone() for name, vector in zip(slots, kept.next, strict=True)}
+        tensors |= {} if kept.sent is None else {SENT: kept.sent}
         lines, head = mark_of(self._ledger(TRAINING))
         metadata = {**self._origin(), "settled": kept.settled, "proposed": kept.proposed, "lines": str(lines), "head": head}
+        metadata["round"] = str(kept.round)
         write_atomically(self.path, lambda: save(tensors, metadata=metadata))
 
     def _origin(self) -> dict[str, str]:
@@ -223,8 +282,10 @@ class Keeper:
             raise BadInput("memory", f": {self.path} is damaged ({error}). Restore it, or start a new experiment.") from None
         self._check_origin(said)
         self._mark = read_memory_mark(self.path, said)
-        wanted = [*slots, *(f"next.{name}" for name in slots)]
+        wanted = [*slots, *(f"next.{name}" for name in slots), *({SENT} & tensors.keys())]
         if sorted(tensors) != sorted(wanted) or any(vector.shape != (d,) for vector in tensors.values()):
             raise BadInput("memory", f": {self.path} is damaged (it holds {json.dumps(sorted(tensors))}). Start a new experiment.")
         memory, after = (tuple(tensors[f"{prefix}{name}"] for name in slots) for prefix in ("", "next."))
-        return Kept(check_hex("settled", said.get("settled")), memory, check_hex("proposed", said.get("proposed")), after)
+        settled, proposed = check_hex("settled", said.get("settled")), check_hex("proposed", said.get("proposed"))
+        k = said.get("round", "")
+        return Kept(settled, memory, proposed, after, tensors.get(SENT), int(k) if k.isdecimal() else -1)

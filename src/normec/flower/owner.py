@@ -18,7 +18,7 @@ from normec.privacy import epsilon, gaussian
 from normec.privacy.header import Header
 from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
-from normec.settings import OpenUnit, Settings, Text
+from normec.settings import OpenUnit, Settings, Switch, Text
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$", description="up to 64 letters, digits, dots, dashes")]
@@ -37,7 +37,8 @@ class Owner(Settings):
     trust: the weakest protection that is accepted: "local" (the client adds the noise itself), "central" (the server is
     trusted to add it), "none". min_noise_multiplier: σ/C, the least noise that is accepted, in the unit of the experiment's
     trust model. max_epsilon: ε at `delta` that all experiments together may spend of this client. One of the two must be
-    given, unless trust is "none". adjacency: "replace-one" accepts only experiments that account for that.
+    given, unless trust is "none". adjacency: "replace-one" accepts only experiments that account for that. own_coins: accepts, where
+    the client adds the noise, no experiment whose server draws who takes part.
     """
 
     state_dir: Text
@@ -47,6 +48,7 @@ class Owner(Settings):
     max_epsilon: Epsilon | None = None
     delta: OpenUnit = 1e-5
     adjacency: Adjacency = "zero-out"
+    own_coins: Switch = False
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
@@ -99,6 +101,9 @@ class Owner(Settings):
         if self.adjacency == "replace-one" != terms.privacy.adjacency:
             problem = f"={terms.privacy.adjacency!r} protects less than this client's owner asks for (adjacency='replace-one')."
             raise BadInput("privacy.adjacency", problem)
+        if self.own_coins and terms.mechanism.trusts_the_draw:
+            problem = " of this client's owner accepts no experiment whose server draws who takes part. Let each client draw its own coin."
+            raise BadInput("own-coins", problem)
         noises = {"privacy": noise}
         if terms.evaluation is not None:
             noises["evaluation"] = terms.evaluation.noise_multiplier or 0.0

@@ -37,6 +37,8 @@ class Replies(NamedTuple):
     refused: dict[str, str]
     absent: int
     """Messages without a reply in time, or with an error."""
+    declined: frozenset[str]
+    """Of the refused, the clients that have said so themselves."""
 
 
 class _TurnedAway(NamedTuple):
@@ -176,6 +178,7 @@ class Roster:
         """Sorts the replies to a round's messages. sent: by node, the client that was asked. check: raises BadInput."""
         answers: dict[str, Answer] = {}
         refused: dict[str, str] = {}
+        declined = set[str]()
         for reply in self.enter(replies):
             client = sent.get(reply.metadata.src_node_id)
             if client is None or client in answers or client in refused or reply.has_error():
@@ -185,6 +188,7 @@ class Roster:
                 if answer.client != client:
                     raise BadInput("reply", f" says that it is of client {answer.client!r:.70}.")
                 if answer.refused:
+                    declined.add(client)
                     raise BadInput("", answer.refused)
                 check(answer)
                 answers[client] = answer
@@ -194,7 +198,7 @@ class Roster:
                 refused[client] = f"its reply cannot be read ({type(error).__name__})"
         for client, reason in sorted(refused.items()):
             log.warning("client %r does not count in this round: %s", client, reason)
-        return Replies(dict(sorted(answers.items())), refused, len(sent) - len(answers) - len(refused))
+        return Replies(dict(sorted(answers.items())), refused, len(sent) - len(answers) - len(refused), frozenset(declined))
 
 
 def _identity(node: int, public_key: bytes) -> str:

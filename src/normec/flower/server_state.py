@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from normec.flower.keeper import NEVER, check_hex
 from normec.flower.layout import Layout
 from normec.flower.terms import Terms
 from normec.flower.wire import Answer
+from normec.hashed import unsealed
 from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import Mechanism, SpentSoFar
 from normec.privacy.ledger import read
@@ -45,7 +47,8 @@ class ServerState(Standing):
 
     nodes: by client, the node that it is bound to. settled: by client, the last attempt whose answer the server has counted.
     evaluated: how many evaluations by the clients counted at the last checkpoint.
-    attempt: the id of the present one. cohort: its participants, a mask (M,).
+    attempt: the id of the present one. cohort: its participants, a mask (M,); where clients draw their own coins, until they have
+    answered, whoever may be.
     """
 
     journal: RunJournal
@@ -135,7 +138,8 @@ class ServerState(Standing):
         self.attempt = _newer_than(self.attempt)
         exposure = self._exposure()
         self.journal.begin(self.rounds_done)
-        self.cohort = self.mechanism.cohort(exposure, self.rounds_done, self.streams)
+        own = self.mechanism.own_coins
+        self.cohort = np.ones(len(self.clients), bool) if own else self.mechanism.cohort(exposure, self.rounds_done, self.streams)
 
     def begin_evaluation(self, evaluations: Evaluations) -> None:
         """The clients are asked what their own data say of the model after the rounds that are done."""
@@ -146,15 +150,22 @@ class ServerState(Standing):
         """Whether a client is in the cohort of this attempt."""
         return bool(self.cohort[self.clients.index(client)])
 
-    def step(self, released: Tensor, asked: Mapping[int, str], answers: Mapping[str, Answer]) -> None:
-        """The server's half of a round, from the released mean (d,) in float64; the answers that entered it count as settled."""
+    def step(self, released: Tensor, asked: Mapping[int, str], answers: Mapping[str, Answer], declined: Iterable[str] = ()) -> None:
+        """The server's half of a round, from the released mean (d,) in float64; the answers that entered it count as settled.
+
+        declined: the clients that have refused.
+        """
+        if self.mechanism.own_coins:  # of all but these a message may have left
+            silent = [*declined, *(client for client, answer in answers.items() if answer.message is None)]
+            self.cohort[[self.clients.index(client) for client in silent]] = False
         reached = np.isin(np.arange(len(self.clients)), [self.clients.index(client) for client in asked.values()])
         may_have_left = self.cohort & reached  # whether or not they arrived
         self.journal.commit(self.rounds_done, Output(may_have_left, released))
         mean = released.to(self.server.x.dtype)
         self.server = server_round(self.terms.algorithm, self.optimizer, self.server, mean, self.mechanism.rate)
         messages = [answer.message for answer in answers.values() if answer.message is not None]
-        self.settled |= dict.fromkeys(answers, self.attempt)
+        moved = (client for client in answers if self.terms.algorithm.everyone_computes or answers[client].message is not None)
+        self.settled |= dict.fromkeys(moved, self.attempt)
         self.transmissions += sum(self.transmits(client) for client in answers)
         self.bytes_up += sum(message.numel() * message.element_size() for message in messages)
         self.bytes_down += BYTES_OF_A_NUMBER * len(self.server.x) * len(asked)
@@ -214,6 +225,15 @@ class ServerState(Standing):
 def _newer_than(attempt: str) -> str:
     """A fresh id of an attempt, which comes after all earlier ones in the order of ids, also those of a process that was killed."""
     return f"{max(time.time_ns(), int(attempt[:16], 16) + 1):016x}{secrets.token_hex(8)}"
+
+
+def begun_with(folder: RunFolder) -> dict[str, Any] | None:
+    """The settings of the experiment that has begun in a folder; None where none has, or they cannot be read."""
+    if not folder.checkpoint.exists():
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        return dict(unsealed(folder.settings.read_text(encoding="utf-8")))
+    return None
 
 
 def _forget_what_never_began(folder: RunFolder) -> None:

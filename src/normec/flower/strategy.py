@@ -19,10 +19,9 @@ from normec.flower.evaluation import ClientEvaluation
 from normec.flower.keeper import NEVER
 from normec.flower.layout import Layout, Model
 from normec.flower.roster import Replies, Roster
-from normec.flower.server_state import ServerState
+from normec.flower.server_state import ServerState, begun_with
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD, Answer, Instruction, Task
-from normec.operators.base import LARGEST_NORM, row_norms
 from normec.privacy import Mechanism, Privacy
 from normec.privacy.participation import Full, Participation
 from normec.runs.folder import RunFolder
@@ -43,6 +42,8 @@ class Strategy(FlowerStrategy):
     accounting. folder: where the server's state, metrics and ledger lie; an experiment that is there goes on where it
     stands. trained: the names of the model's arrays that are trained, by default all. seed: of the cohorts, without privacy.
     evaluation: what the clients are asked of the model on data of their own, which is accounted by itself; by default nothing.
+    own_coins: under trust "local" with Poisson cohorts, whether each client draws for itself who takes part, for which every round asks
+    everybody; by default so, and in an older experiment as it began. Otherwise the server draws, and is trusted to.
     wait: seconds until all clients must have connected. moved: names of clients whose node has another key from now on: each
     of them is bound anew, to the first node that says it.
     """
@@ -62,11 +63,12 @@ class Strategy(FlowerStrategy):
         wait: float = 600.0,
         moved: Sequence[str] = (),
         evaluation: ClientEvaluation | None = None,
+        own_coins: bool | None = None,
     ) -> None:
         self.algorithm, self.privacy, self.participation = algorithm, privacy, participation or Full()
         self.server = server or Descent()
         self.local_lr, self.clients, self.trained, self.seed, self.wait = local_lr, clients, trained, seed, wait
-        self.moved, self.evaluation = frozenset(moved), evaluation
+        self.moved, self.evaluation, self.own_coins = frozenset(moved), evaluation, own_coins
         self.folder = RunFolder(Path(folder))
         self.roster = Roster()
         self.sent: dict[int, str] = {}
@@ -97,7 +99,9 @@ class Strategy(FlowerStrategy):
         """
         self.arrays, self.layout = Layout.of_model(initial_arrays, self.trained)
         sizes = Sizes(local_lr=self.local_lr, clients=self.clients, rounds=num_rounds, parameters=self.layout.d)
-        self.terms = Terms.settled(self.algorithm, self.participation, self.privacy, sizes)
+        begun = begun_with(self.folder)
+        own_coins = begun.get("own_coins", False) if begun is not None and self.own_coins is None else self.own_coins
+        self.terms = Terms.settled(self.algorithm, self.participation, self.privacy, sizes, own_coins)
         if self.evaluation is not None:
             self.terms = self.terms.evaluated(self.evaluation)
         result, self.timeout = Result(), timeout
@@ -154,7 +158,7 @@ class Strategy(FlowerStrategy):
         central = mechanism.trust.at_server
         noised = mechanism.noised(total, len(messages), (), state.streams, state.rounds_done)[0] if central else total
         released = mechanism.mean(noised)
-        state.step(released, self.sent, found.answers)
+        state.step(released, self.sent, found.answers, found.declined)
         self._check_anybody_answers(found)
         counts: dict[str, Any] = {
             "sent": len(self.sent),
@@ -215,13 +219,14 @@ class Strategy(FlowerStrategy):
 
     def _message(self, node: int, client: str | None, content: dict[str, Any], ttl: float | None = None, task: Task = "train") -> Message:
         state = self.state
+        own = self.terms.own_coins and client is not None and task == "train"
         instruction = Instruction(
             task="greet" if client is None else task,
             experiment=state.experiment,
             round=state.rounds_done - 1 if task == "evaluate" else min(state.rounds_done, state.mechanism.rounds - 1),
             attempt=state.attempt,
             settled=NEVER if client is None else state.settled.get(client, NEVER),
-            transmits=client is not None and task == "train" and state.transmits(client),
+            transmits=None if own else client is not None and task == "train" and state.transmits(client),
             names=self.layout.names,
             copies=self.layout.copies,
             terms=self.terms,
@@ -232,7 +237,8 @@ class Strategy(FlowerStrategy):
     def _check(self, answer: Answer) -> None:
         """Refuses an answer to something else than this round's training, or a message that no honest client sends."""
         mechanism = self.state.mechanism
-        wanted = mechanism.trust.at_server or self.state.transmits(answer.client)
+        sits_out = mechanism.own_coins and answer.message is None
+        wanted = mechanism.trust.at_server or (self.state.transmits(answer.client) and not sits_out)
         self._check_answer(answer, self.state.rounds_done, mechanism, self.layout.d if wanted else None)
 
     def _check_metrics(self, answer: Answer) -> None:
@@ -256,14 +262,9 @@ class Strategy(FlowerStrategy):
                 raise BadInput("reply", f" is to another {name} ({getattr(answer, name)!r:.50}, not {asked!r}).")
         if (answer.message is not None) != (d is not None):
             raise BadInput("reply", " holds no message." if answer.message is None else " holds a message that nobody asked for.")
-        if answer.message is None or d is None:
-            return
-        if answer.message.shape != (d,):
-            raise BadInput("reply", f" holds a message of shape {tuple(answer.message.shape)}, not ({d},).")
-        norm = float(row_norms(answer.message[None].double())[0])
-        bound = mechanism.bound if mechanism.trust.promises or mechanism is self.state.mechanism else math.inf
-        if not norm <= _longest(bound, mechanism.noise_std if mechanism.trust.per_client else 0.0, d):
-            raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
+        if d is not None:
+            bound = mechanism.bound if mechanism.trust.promises or mechanism is self.state.mechanism else math.inf
+            answer.check_message(d, bound, mechanism.noise_std if mechanism.trust.per_client else 0.0)
 
     def _check_anybody_answers(self, found: Replies) -> None:
         """Ends a run in which nobody has answered for some rounds: each of them is accounted for, and none learns anything."""
@@ -278,11 +279,6 @@ class Strategy(FlowerStrategy):
         if not bool(self.state.server.x.isfinite().all()):
             raise TrainingFailed(f"round {self.state.rounds_done}: the model is not finite. Lower algorithm.server_lr or local_lr.")
         return self.layout.arrays(self.state.server.x, self.arrays)
-
-
-def _longest(bound: float, std: float, d: int) -> float:
-    """What the norm of an honest message exceeds with a probability below e^-50: Gaussian norms concentrate (√d + t, e^(−t²/2))."""
-    return min(bound, LARGEST_NORM) * (1 + 1e-6) + std * (math.sqrt(d) + 10.0)
 
 
 def _evaluated(evaluate: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:

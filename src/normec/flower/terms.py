@@ -32,30 +32,41 @@ class Sizes(Settings):
 
 @dataclass(frozen=True)
 class Terms:
-    """The settings that decide what a client sends and how it is protected; none of them may change in an experiment."""
+    """The settings that decide what a client sends and how it is protected; none of them may change in an experiment.
+
+    own_coins: whether each client draws for itself who takes part. Terms that do not say so leave the draw to the server.
+    """
 
     algorithm: Algorithm
     participation: Participation
     privacy: Privacy
     sizes: Sizes
     evaluation: ClientEvaluation | None = None
+    own_coins: bool = False
 
     @classmethod
-    def settled(cls, algorithm: Algorithm, participation: Participation, privacy: Privacy, sizes: Sizes) -> Terms:
+    def settled(
+        cls, algorithm: Algorithm, participation: Participation, privacy: Privacy, sizes: Sizes, own_coins: bool | None = None
+    ) -> Terms:
         """The terms with the noise multiplier that a promised ε needs, and the rounds that `stop_at` leaves.
+
+        own_coins: whether each client draws for itself who takes part; by default wherever the mechanism has such coins.
 
         Raises:
             BadInput: for terms that no deployment can keep, naming the setting.
         """
         _check_trust(privacy)
         _check_algorithm(algorithm)
+        secure = privacy if privacy.trust == "none" else privacy.changed(noise="secure")
+        asked = cls(algorithm, participation, secure, sizes, own_coins=own_coins is not False)
+        if own_coins:
+            asked._check_coins()
         if privacy.trust == "none":
-            return cls(algorithm, participation, privacy, sizes)
-        asked = cls(algorithm, participation, privacy.changed(noise="secure"), sizes)
+            return replace(asked, own_coins=False)
         mechanism, delta = asked._promise
         found = {"epsilon": None, "stop_at": None, "noise_multiplier": mechanism.noise_multiplier, "delta": delta}
         sizes = sizes.changed(rounds=mechanism.rounds)
-        return cls(algorithm, participation, asked.privacy.changed(**found), sizes)
+        return cls(algorithm, participation, asked.privacy.changed(**found), sizes, own_coins=mechanism.own_coins)
 
     def evaluated(self, evaluation: ClientEvaluation) -> Terms:
         """The same terms, with evaluations by the clients as well.
@@ -80,7 +91,7 @@ class Terms:
             clients=sizes.clients,
             rounds=sizes.rounds,
             d=sizes.parameters,
-            server_draws=True,
+            server_draws=not self.own_coins,
         )
 
     def own_account(self) -> Mechanism:
@@ -103,6 +114,7 @@ class Terms:
         """Plain values, which `read` turns back."""
         return {
             **({"evaluation": self.evaluation.table()} if self.evaluation else {}),
+            **({"own_coins": True} if self.own_coins else {}),
             "sizes": self.sizes.table(),
             "algorithm": {"name": self.algorithm.name, **self.algorithm.table()},
             "participation": {"scheme": self.participation.scheme, **self.participation.table()},
@@ -132,6 +144,7 @@ class Terms:
                 Privacy.from_table("privacy", table["privacy"]),
                 Sizes.from_table("sizes", table["sizes"]),
                 ClientEvaluation.from_table("evaluation", table["evaluation"]) if "evaluation" in table else None,
+                own_coins=table.get("own_coins") is True,
             )
         except BadInput:
             raise
@@ -150,7 +163,14 @@ class Terms:
             terms.evaluation.check(terms.privacy, terms.sizes.clients, terms.sizes.rounds)
         if terms.privacy.trust != "none" and terms.privacy.noise != "secure":
             raise BadInput("privacy.noise", f"={terms.privacy.noise!r} is for simulation. What leaves a process needs noise='secure'.")
+        terms._check_coins()
         return terms
+
+    def _check_coins(self) -> None:
+        """Refuses coins of the clients where none decide."""
+        if self.own_coins and not self.mechanism.own_coins:
+            problem = "=True acts only with trust='local' and Poisson cohorts of a rate below 1, which clients can draw themselves."
+            raise BadInput("own_coins", f"{problem} Leave it out.")
 
 
 def _check_trust(privacy: Privacy) -> None:

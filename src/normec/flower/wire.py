@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from normec.errors import BadInput
 from normec.flower.keeper import check_hex
 from normec.flower.owner import NAME
 from normec.flower.terms import Terms
+from normec.operators.base import LARGEST_NORM, row_norms
 
 RECORD = "normec"
 """The name of our records in a message."""
@@ -30,12 +32,17 @@ Task = Literal["greet", "train", "evaluate"]
 TASKS: tuple[Task, ...] = ("greet", "train", "evaluate")
 
 
+TRANSMITS: dict[str, bool | None] = {"yes": True, "no ": False, "own": None}
+"""Whether a client transmits, in words of one length."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
     """What the server tells one client. All instructions of a round have the same length, whatever they say.
 
     experiment: its id. round: k, from 0. attempt: a fresh id of this attempt at the round. settled: the last attempt of this
-    client that the server has counted. transmits: whether the client is in the cohort. names, copies: of the model's `Layout`.
+    client that the server has counted. transmits: whether the client is in the cohort; None where its own coin says so.
+    names, copies: of the model's `Layout`.
     """
 
     task: Task
@@ -43,7 +50,7 @@ class Instruction:
     round: int
     attempt: str
     settled: str
-    transmits: bool
+    transmits: bool | None
     names: tuple[str, ...]
     copies: tuple[tuple[str, str], ...]
     terms: Terms
@@ -57,7 +64,7 @@ class Instruction:
                 "round": self.round,
                 "attempt": self.attempt,
                 "settled": self.settled,
-                "transmits": "yes" if self.transmits else "no ",
+                "transmits": next(word for word, meant in TRANSMITS.items() if meant is self.transmits),
                 "names": list(self.names),
                 "copies": [name for pair in self.copies for name in pair],
                 "terms": self.terms.text(),
@@ -78,19 +85,22 @@ class Instruction:
             terms = Terms.read(str(record["terms"]))
         except KeyError as error:
             raise BadInput("instruction", f": {error} is missing. Does the server run the same version of normec?") from None
-        if task not in TASKS or transmits not in ("yes", "no "):
+        if task not in TASKS or transmits not in TRANSMITS:
             raise BadInput("instruction", f": task={task!r:.40}, transmits={transmits!r:.40} are not known.")
         if not isinstance(k, int) or not 0 <= k < terms.sizes.rounds:
             raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}.")
         pairs = tuple(zip(copies[::2], copies[1::2], strict=False))
-        known = next(each for each in TASKS if each == task)
+        known, asked = next(each for each in TASKS if each == task), TRANSMITS[str(transmits)]
+        if known == "train" and (asked is None) != terms.own_coins:
+            who = "each client draws its own coin" if terms.own_coins else "the server draws the cohorts"
+            raise BadInput("instruction", f": transmits={transmits!r:.40}, and by the terms {who}.")
         return cls(
             task=known,
             experiment=experiment,
             round=k,
             attempt=attempt,
             settled=settled,
-            transmits=transmits == "yes",
+            transmits=asked,
             names=names,
             copies=pairs,
             terms=terms,
@@ -111,7 +121,7 @@ def _texts(name: str, found: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a client tells the server: its name, which attempt it answers, and its message (d,) if it transmits.
+    """What a client tells the server: its name, which attempt it answers, and its message (d,) unless it sits the round out.
 
     refused: why it takes no part, in one sentence; empty otherwise. hidden: the message travels under a one-time mask whose key
     is beside it. TLS hides what a message says, and Flower does not send the same bytes twice: without a mask, one could see
@@ -168,6 +178,19 @@ class Answer:
         message = cls._message(content, key)
         return cls(client=client, experiment=experiment, round=k, attempt=attempt, message=message, refused=plain(refused))
 
+    def check_message(self, d: int, bound: float, std: float) -> None:
+        """Refuses a message that is not (d,), or of a norm that no honest client sends. bound, std: of the norm, of the client's noise.
+
+        Raises:
+            BadInput: saying why.
+        """
+        if self.message is None or self.message.shape != (d,):
+            shape = None if self.message is None else tuple(self.message.shape)
+            raise BadInput("reply", f" holds a message of shape {shape}, not ({d},).")
+        norm = float(row_norms(self.message[None].double())[0])
+        if not norm <= _longest(bound, std, d):
+            raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
+
     @staticmethod
     def _message(content: RecordDict, key: bytes) -> Tensor | None:
         arrays = content.array_records.get(f"{RECORD}.message")
@@ -181,6 +204,11 @@ class Answer:
             raise BadInput("reply", " holds other arrays than one message of floating-point numbers.")
         values = _masked(values, key) if key else values
         return torch.from_numpy(np.array(values, order="C"))
+
+
+def _longest(bound: float, std: float, d: int) -> float:
+    """What the norm of an honest message exceeds with a probability below e^-50: Gaussian norms concentrate (√d + t, e^(−t²/2))."""
+    return min(bound, LARGEST_NORM) * (1 + 1e-6) + std * (math.sqrt(d) + 10.0)
 
 
 def _masked(values: np.ndarray, key: bytes) -> np.ndarray:

@@ -77,6 +77,10 @@ class Ledger:
         """Whether round k has begun."""
         return self._begun[k] > 0
 
+    def committed(self, k: int) -> bool:
+        """Whether an output of round k was written down."""
+        return k in self._outputs
+
     def retried(self) -> list[int]:
         """The rounds that were begun more than once."""
         return sorted(k for k, times in self._begun.items() if times > 1)
