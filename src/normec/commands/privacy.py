@@ -18,7 +18,8 @@ def privacy(
     """Noise and ε of a setting, under every trust model.
 
     Keys: epsilon or noise_multiplier, trust, clients, scheme, rate, rounds, delta, adjacency, min_honest, colluders;
-    client_limit is what a client's own rounds may spend; own_coins=false lets the server draw Poisson cohorts. noise=paper shows what the paper's formula really gives.
+    client_limit is what a client's own rounds may spend; own_coins=false lets the server draw Poisson cohorts. noise=paper shows what
+    the paper's formula really gives.
     """
     from normec.config import parse_assignments
     from normec.privacy.table import Query, notes, rows
