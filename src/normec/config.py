@@ -59,7 +59,7 @@ class RunConfig:
         root = {key: value for key, value in tree.items() if key not in SECTIONS}
         for key in root:
             if key not in Schedule.model_fields:
-                raise BadInput(key, f" is not a setting. {_hint(key)}")
+                raise BadInput(key, "is not a setting", remedy=_hint(key))
         algorithm = algorithm_from_table(tables["algorithm"])
         if algorithm.one_gradient:
             tables["local"] = {"steps": 1, **tables["local"]}
@@ -156,7 +156,7 @@ def resolve_data(source: Path | None, assignments: Iterable[str], trust_code: bo
     changes = parse_assignments(f"data.{text.strip()}" if short.match(text) else text for text in assignments)
     for section in changes:
         if section not in ("data", "seed"):
-            raise BadInput(section, " is not a setting of the data. Give keys of [data], or seed.")
+            raise BadInput(section, "is not a setting of the data", remedy="Give keys of [data], or seed")
     if source is None or source.suffix == ".toml":
         before = {key: value for key, value in (read_toml(source) if source else {}).items() if key in ("data", "seed")}
     else:
@@ -173,11 +173,11 @@ def read_toml(path: Path) -> Tree:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise BadInput(str(path), " does not exist. Give the path of a TOML file.") from None
+        raise BadInput(str(path), "does not exist", remedy="Give the path of a TOML file") from None
     except OSError as error:
-        raise BadInput(str(path), f" cannot be read ({error.strerror}). Give a readable TOML file.") from None
+        raise BadInput(str(path), f"cannot be read ({error.strerror})", remedy="Give a readable TOML file") from None
     except (ValueError, RecursionError) as error:
-        raise BadInput(str(path), f" is not valid TOML: {error}.") from None
+        raise BadInput(str(path), f"is not valid TOML: {error}") from None
 
 
 def parse_assignments(texts: Iterable[str]) -> Tree:
@@ -193,7 +193,7 @@ def parse_assignment(text: str) -> Tree:
     key, equals, value = text.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts) or len(parts) > 2:
-        raise BadInput(repr(text), " is not a setting. Write key=value or section.key=value.")
+        raise BadInput(repr(text), "is not a setting", remedy="Write key=value or section.key=value")
     parsed: Any = value.strip()
     with contextlib.suppress(ValueError, RecursionError):
         parsed = parsed if "\n" in parsed else tomllib.loads(f"value = {parsed}")["value"]
@@ -269,5 +269,5 @@ def _hint(key: str) -> str:
 def _table(tree: Tree, name: str) -> Tree:
     table = tree.get(name, {})
     if not isinstance(table, dict):
-        raise BadInput(name, f"={table!r} must be a section. Write [{name}] in the file, or {name}.key=value.")
+        raise BadInput(name, value=table, must="be a section", remedy=f"Write [{name}] in the file, or {name}.key=value")
     return table

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, colour or reorder what a terminal shows; tab and new line aside."""
+
+
+LONGEST_VALUE = 100
+"""Characters of a wrong value that a sentence shows."""
 
 
 def printable(text: str) -> str:
@@ -21,26 +27,76 @@ class NormecError(Exception):
     exit_code = 1
 
 
-class BadInput(NormecError, ValueError):
-    """A setting or a file that cannot be used; raised before any training.
+class _Absent:
+    """In place of a value, where it is not the value that is wrong."""
 
-    `setting` names what is wrong (`local.lr`), `problem` continues the sentence
-    (`=nan must be a finite number > 0.`), so that an outer layer can say where the setting stands.
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+
+
+class BadInput(NormecError, ValueError):
+    """A setting or a file that cannot be used; raised before any training, with one sentence and the remedy.
+
+    `BadInput("local.lr", value=lr, must="be a finite number > 0")` says "local.lr=nan must be a finite number > 0."
+    `BadInput("data.path", ": the folder is empty", remedy="Give another")` says "data.path: the folder is empty. Give another."
+
+    setting: its name, from the root of the configuration, or the name of an argument or a file. problem: how the sentence continues,
+    from a verb or a colon on. value: what was given, where that is wrong; it is shortened. must: what it must do, in place of a
+    problem. remedy: what to do.
     """
 
     exit_code = 2
 
-    def __init__(self, setting: str, problem: str) -> None:
-        super().__init__(f"{setting}{problem}")
-        self.setting, self.problem = setting, problem
+    def __init__(self, setting: str, problem: str = "", *, value: object = ABSENT, must: str = "", remedy: str = "") -> None:
+        self.setting, self.problem, self.value, self.must, self.remedy = setting, problem, value, must, remedy
+        given = "" if value is ABSENT else f"={shown_value(value)}"
+        said = f"must {must}" if must else problem
+        sentence = f"{setting}{given}{'' if said[:1] in ':,;' else ' '}{said}"
+        super().__init__(" ".join(_ended(each) for each in (sentence.strip(), remedy) if each))
 
-    def __reduce__(self) -> tuple[type[BadInput], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Callable[..., BadInput], tuple[dict[str, Any]]]:
         """So that it can be copied, and reach another process."""
-        return type(self), (self.setting, self.problem)
+        return _again, (self._parts(),)
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("setting", "problem", "value", "must", "remedy")}
 
     def under(self, section: str) -> BadInput:
         """The same error, its setting named from the root of the configuration."""
-        return BadInput(f"{section}.{self.setting}", self.problem)
+        return self.of(f"{section}.{self.setting}")
+
+    def of(self, setting: str) -> BadInput:
+        """The same error of a setting by another name."""
+        return _again({**self._parts(), "setting": setting})
+
+    def told(self, more: str) -> BadInput:
+        """The same error, with more words at the end of its last sentence."""
+        last = "remedy" if self.remedy else "must" if self.must else "problem"
+        return _again({**self._parts(), last: f"{getattr(self, last).rstrip('.')} {more}"})
+
+
+def _again(parts: dict[str, Any]) -> BadInput:
+    return BadInput(**parts)
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "?", "!", "…")) else f"{sentence}."
+
+
+def shown_value(value: object) -> str:
+    """A value as error sentences show it: on one line, shortened, without control characters."""
+    if isinstance(value, float):
+        short = f"{value:g}"
+        text = short if float(short) == value or value != value else repr(value)
+    else:
+        text = repr(str(value)) if isinstance(value, Path) else repr(value)
+    text = printable(" ".join(text.split()))
+    if isinstance(value, Path):
+        return text
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 class TrainingFailed(NormecError, RuntimeError):

@@ -25,7 +25,7 @@ def making(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise BadInput("out", f": {path} cannot be made ({error.strerror}). Choose another folder.") from None
+        raise BadInput("out", f": {path} cannot be made ({error.strerror})", remedy="Choose another folder") from None
 
 
 def new_folder(path: Path) -> Path:
@@ -37,7 +37,7 @@ def new_folder(path: Path) -> Path:
     with making(path):
         occupied = any(path.iterdir())
     if occupied:
-        raise BadInput("out", f": {path} is not an empty folder. Choose another folder.")
+        raise BadInput("out", f": {path} is not an empty folder", remedy="Choose another folder")
     return path
 
 
@@ -60,7 +60,7 @@ class Lock:
         except OSError as error:
             problem = f": {folder} cannot be locked ({error.strerror}), and two processes in it would destroy each other's files"
             remedy = "Keep it where you may write and where files can be locked, such as on a local disk"
-            raise BadInput(busy.setting, f"{problem}. {remedy}.") from None
+            raise BadInput(busy.setting, problem, remedy=remedy) from None
 
     def __enter__(self) -> Lock:
         return self

@@ -48,8 +48,9 @@ def check_trust(file: object, tree: dict[str, Any], typed: dict[str, Any]) -> No
     given = named_code(typed)
     for name, setting in named_code(tree).items():
         if name not in given:
-            problem = f"={name!r} in {file} is code, which would be imported and run. Add {TRUST} if you trust it."
-            raise BadInput(setting, problem)
+            raise BadInput(
+                setting, f"in {file} is code, which would be imported and run", value=name, remedy=f"Add {TRUST} if you trust it"
+            )
 
 
 def load_object(setting: Setting, path: str) -> Any:
@@ -65,12 +66,12 @@ def load_object(setting: Setting, path: str) -> Any:
         with contextlib.nullcontext() if module_name in LIBRARIES else _working_directory_first():
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
-        raise BadInput(setting, f"={path!r}: importing {module_name} failed ({type(error).__name__}: {error}).") from error
+        raise BadInput(setting, f": importing {module_name} failed ({type(error).__name__}: {error})", value=path) from error
     found = getattr(module, name, None)
     object_of_metric = setting == "evaluation.metrics" and callable(getattr(found, "update", None))
     if not callable(found) and not object_of_metric:
         known = [key for key, value in vars(module).items() if callable(value)]
-        raise BadInput(setting, f"={path!r}: {module_name} has no callable {name}. {nearest(name, known)}")
+        raise BadInput(setting, f": {module_name} has no callable {name}", value=path, remedy=nearest(name, known))
     return found
 
 

@@ -89,7 +89,7 @@ def choose(setting: str, name: object, known: dict[str, K]) -> K:
         BadInput: with the nearest known name.
     """
     if not isinstance(name, str) or name not in known:
-        raise BadInput(setting, f"={name!r} is not known. {nearest(str(name), known)}")
+        raise BadInput(setting, "is not known", value=name, remedy=nearest(str(name), known))
     return known[name]
 
 
@@ -103,11 +103,11 @@ def _sentence(owner: type[Settings], error: ValidationError) -> BadInput:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else owner.__name__
     if first["type"] == "extra_forbidden":
-        return BadInput(name, f" is not a setting here. {nearest(name, owner.model_fields)}")
+        return BadInput(name, "is not a setting here", remedy=nearest(name, owner.model_fields))
     if first["type"] == "missing":
-        return BadInput(name, f" is missing. Give {owner.__name__} a value for {name}.")
+        return BadInput(name, "is missing", remedy=f"Give {owner.__name__} a value for {name}")
     expected = _description(owner.model_fields[name]) or first["msg"].removeprefix("Input should be ")
-    return BadInput(name, f"={first['input']!r} must be {expected}.")
+    return BadInput(name, value=first["input"], must=f"be {expected}")
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

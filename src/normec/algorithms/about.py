@@ -54,7 +54,7 @@ class About:
         ):
             value = vars(self)[name]
             if type(value) not in kinds:
-                raise BadInput(f"About.{name}", f"={value!r} must be {wanted}.")
+                raise BadInput(f"About.{name}", value=value, must=f"be {wanted}")
 
     @property
     def states_a_guarantee(self) -> bool:

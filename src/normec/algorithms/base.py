@@ -63,11 +63,11 @@ class LocalRule:
 
     def __post_init__(self) -> None:
         if not 0 <= self.proximal < math.inf:
-            raise BadInput("LocalRule.proximal", f"={self.proximal!r} must be a number >= 0.")
+            raise BadInput("LocalRule.proximal", value=self.proximal, must="be a number >= 0")
         if self.unit not in ("gradient", "update"):
-            raise BadInput("LocalRule.unit", f"={self.unit!r} must be 'gradient' or 'update'.")
+            raise BadInput("LocalRule.unit", value=self.unit, must="be 'gradient' or 'update'")
         if self.correction is not None and not callable(self.correction):
-            raise BadInput("LocalRule.correction", f"={self.correction!r:.60} must be a function of memory and server.")
+            raise BadInput("LocalRule.correction", value=self.correction, must="be a function of memory and server")
 
     @property
     def is_plain(self) -> bool:
@@ -165,8 +165,12 @@ def check_local(algorithm: Algorithm, local: LocalMethod) -> None:
         BadInput: where more than one local step is asked of a method that takes one gradient.
     """
     if algorithm.one_gradient and (local.method not in ONE_GRADIENT or local.steps != 1):
-        problem = f"={local.steps} with local.method={local.method!r}: {algorithm.name} takes one gradient per round."
-        raise BadInput("local.steps", f"{problem} Use local.method=gd (or sgd, poisson) and local.steps=1.")
+        raise BadInput(
+            "local.steps",
+            f"with local.method={local.method!r}: {algorithm.name} takes one gradient per round",
+            value=local.steps,
+            remedy="Use local.method=gd (or sgd, poisson) and local.steps=1",
+        )
 
 
 def client_step(algorithm: Algorithm, update: Tensor, memory: Slots, context: Context, norms: Tensor | None = None) -> ClientStep:
@@ -207,7 +211,7 @@ def register(name: str) -> Callable[[A], A]:
         known = REGISTRY.get(name, kind)
         same_script = "__main__" in (known.__module__, kind.__module__)  # run, and imported too
         if known.__qualname__ != kind.__qualname__ or not (same_script or known.__module__ == kind.__module__):
-            raise BadInput("algorithm.name", f"={name!r} is already registered. Choose another name.")
+            raise BadInput("algorithm.name", "is already registered", value=name, remedy="Choose another name")
         check_declaration(kind, Algorithm)
         kind.name = name
         REGISTRY[name] = kind
@@ -226,7 +230,9 @@ def algorithm_kind(setting: Setting, name: object) -> type[Algorithm]:
         return choose(setting, name, REGISTRY)
     kind = load_object(setting, name)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm) and kind in REGISTRY.values()):
-        raise BadInput(setting, f"={name!r} is not a registered algorithm. Decorate a subclass of normec.Algorithm with normec.register.")
+        raise BadInput(
+            setting, "is not a registered algorithm", value=name, remedy="Decorate a subclass of normec.Algorithm with normec.register"
+        )
     return kind
 
 

@@ -93,4 +93,4 @@ def _is_range(ends: Any) -> bool:
 def wrong(kind: type, name: str, problem: str) -> BadInput:
     """The error for an attribute of a class that is not as it must be."""
     space = "" if problem.startswith(("=", " ")) else " "
-    return BadInput(f"algorithm {kind.__name__}.{name}", f"{space}{problem}.")
+    return BadInput(f"algorithm {kind.__name__}.{name}", f"{space}{problem}")

@@ -23,7 +23,7 @@ class FedAvg(Averaging):
     about: ClassVar[About] = About(
         paper="McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data",
         year=2017,
-        guarantee=("smooth losses, bounded gradient dissimilarity: O(1/√K) of the squared gradient norm with stochastic gradients"),
+        guarantee="smooth losses, bounded gradient dissimilarity: O(1/√K) of the squared gradient norm with stochastic gradients",
         coverage=Coverage({"gd": None, "sgd": None}, ("full", "fixed")),
     )
 

@@ -88,7 +88,7 @@ class ServerAdam(ServerStep):
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         if not torch.finfo(dtype).tiny <= self.tau**2 <= torch.finfo(dtype).max:
-            raise BadInput("server.tau", f"={self.tau!r}: its square is beyond {dtype}. Give a milder number.")
+            raise BadInput("server.tau", f": its square is beyond {dtype}", value=self.tau, remedy="Give a milder number")
 
     def step(self, x: Tensor, direction: Tensor, lr: float, state: Slots) -> tuple[Tensor, Slots]:
         m, v = state

@@ -65,8 +65,12 @@ def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: S
             return _solved(found, slot, after.rounding(slot))
     found = _affine(lambda mean: algorithm.server(slots, mean, rate)[0], x)
     if not found:
-        problem = f"={algorithm.name!r}: neither a vector of its server nor its step shows the released mean, each coordinate by itself,"
-        raise BadInput("algorithm.name", f"{problem} as c₀ + c₁ · mean. Audit another algorithm.")
+        raise BadInput(
+            "algorithm.name",
+            ": neither a vector of its server nor its step shows the released mean, each coordinate by itself, as c₀ + c₁ · mean",
+            value=algorithm.name,
+            remedy="Audit another algorithm",
+        )
     return _solved(found, *_direction(optimizer, algorithm.server_lr, before, after))
 
 
@@ -93,7 +97,9 @@ def _direction(optimizer: ServerStep, lr: float, before: Seen, after: Seen) -> t
     elif isinstance(optimizer, ServerAdam):
         kept, share = optimizer.beta1, 1 - optimizer.beta1
     elif optimizer.slots:
-        raise BadInput("server.optimizer", f"={optimizer.optimizer!r}: the audit cannot recover releases from its states. Use sgd.")
+        raise BadInput(
+            "server.optimizer", ": the audit cannot recover releases from its states", value=optimizer.optimizer, remedy="Use sgd"
+        )
     else:
         return (before.server.x - after.server.x) / lr, after.rounding(after.server.x) / lr
     momentum = after.server.optimizer[0]

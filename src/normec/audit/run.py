@@ -80,7 +80,7 @@ class Prepared:
 def check_promise(privacy: Privacy) -> None:
     """Raises BadInput for a run that promises nothing."""
     if privacy.trust == "none":
-        raise BadInput("privacy.trust", "='none' promises nothing that could be audited. Choose central, secagg or local.")
+        raise BadInput("privacy.trust", "promises nothing that could be audited", value="none", remedy="Choose central, secagg or local")
 
 
 def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
@@ -128,23 +128,32 @@ def prepare_audit(experiment: Experiment, settings: Audit) -> Prepared:
 def _check(audited: Plan, number: int) -> None:
     mechanism, d, asked = audited.mechanism, audited.model.d, audited.experiment.schedule.rounds
     if not mechanism.private:
-        problem = f"={mechanism.noise_multiplier:g} promises nothing that could be audited. Raise it."
-        raise BadInput("privacy.noise_multiplier", problem)
+        raise BadInput(
+            "privacy.noise_multiplier", "promises nothing that could be audited", value=mechanism.noise_multiplier, remedy="Raise it"
+        )
     if mechanism.rounds < 2 <= asked:
         raise BadInput(
-            "privacy.stop_at", f"={audited.experiment.privacy.stop_at} leaves one round, and an audit compares rounds. Raise it."
+            "privacy.stop_at", "leaves one round, and an audit compares rounds", value=audited.experiment.privacy.stop_at, remedy="Raise it"
         )
     if mechanism.rounds < 2:
-        raise BadInput("rounds", f"={mechanism.rounds}: an audit compares rounds. Use 2 or more.")
+        raise BadInput("rounds", ": an audit compares rounds", value=mechanism.rounds, remedy="Use 2 or more")
     if 2 * number > d:
-        raise BadInput("canaries", f"={number} need {2 * number} directions, and the model has {d} parameters. Use at most {d // 2}.")
+        raise BadInput(
+            "canaries", f"need {2 * number} directions, and the model has {d} parameters", value=number, remedy=f"Use at most {d // 2}"
+        )
     needed, free = 6 * number * d * 8, available() // 2  # the directions, and what making them orthonormal takes
     if needed > free:
-        raise BadInput("canaries", f"={number} need {needed:,} bytes for their directions, and {free:,} are to be had. Use fewer.")
+        raise BadInput(
+            "canaries", f"need {needed:,} bytes for their directions, and {free:,} are to be had", value=number, remedy="Use fewer"
+        )
     trust, expected = mechanism.trust, mechanism.expected + number * max(mechanism.rate, LEAST_RATE)
     if isinstance(trust, SecAgg) and (honest := expected - trust.colluders) < trust.min_honest:
-        problem = f"={trust.min_honest} gives up most rounds, of which about {honest:.0f} honest clients and canaries are expected."
-        raise BadInput("privacy.min_honest", f"{problem} Lower it, or raise participation.rate.")
+        raise BadInput(
+            "privacy.min_honest",
+            f"gives up most rounds, of which about {honest:.0f} honest clients and canaries are expected",
+            value=trust.min_honest,
+            remedy="Lower it, or raise participation.rate",
+        )
 
 
 def _start(audited: Plan) -> Seen:
@@ -164,9 +173,9 @@ def _check_algorithm(audited: Plan, canaries: Canaries, length: float, start: Se
     message = client_step(algorithm, update, memory, Context(start.server.slots, refuse_to_draw(algorithm))).message
     reach = float((message * direction).sum()) / algorithm.operator.bound
     if not reach >= REACH:
-        problem = f"={algorithm.name!r}: the longest canary that float32 holds sends {reach:.3g} of the bound {algorithm.operator.bound:g}"
+        problem = f": the longest canary that float32 holds sends {reach:.3g} of the bound {algorithm.operator.bound:g}"
         remedy = "Choose a smaller bound or alpha, or let an operator of your own state its `threshold`"
-        raise BadInput("algorithm.name", f"{problem}, and would show nothing. {remedy}.")
+        raise BadInput("algorithm.name", f"{problem}, and would show nothing", value=algorithm.name, remedy=remedy)
 
 
 def _length(experiment: Experiment) -> float:

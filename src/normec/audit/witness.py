@@ -231,7 +231,11 @@ def refuse_to_draw(algorithm: Algorithm) -> Callable[[], Tensor]:
     """In place of the randomness of operators that draw."""
 
     def refuse() -> Tensor:
-        problem = f"={algorithm.name!r} draws its messages at random, and the audit cannot make them again. Audit another algorithm."
-        raise BadInput("algorithm.name", problem)
+        raise BadInput(
+            "algorithm.name",
+            "draws its messages at random, and the audit cannot make them again",
+            value=algorithm.name,
+            remedy="Audit another algorithm",
+        )
 
     return refuse

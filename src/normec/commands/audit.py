@@ -37,12 +37,12 @@ def audit(
     from normec.terminal.console import PREPARING, ConsoleObserver, progress
 
     if processes() > 1:
-        raise BadInput("torchrun", " starts several processes, and an audit follows one. Start it as normec audit.")
+        raise BadInput("torchrun", "starts several processes, and an audit follows one", remedy="Start it as normec audit")
     settings, config = Audit(canaries=canaries), resolve(*split(run or [], None, None), trust_code)
     check_promise(config.privacy)
     folder = RunFolder(out or new_run_folder(f"{config.algorithm.name}-audit"))
     if folder.holds_run:
-        raise BadInput("--out", f"={str(folder.path)!r} holds a run, and an audit starts anew. Choose another folder.")
+        raise BadInput("--out", "holds a run, and an audit starts anew", value=folder.path, remedy="Choose another folder")
     folder.check(resume=False)
     try:
         with progress(PREPARING):

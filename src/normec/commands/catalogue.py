@@ -45,7 +45,7 @@ def datasets(
 
     if not source:
         if picture:
-            raise BadInput("picture", f"={str(picture)!r} needs a source. Name one, such as digits.")
+            raise BadInput("picture", "needs a source", value=picture, remedy="Name one, such as digits")
         known = catalogue()
         answer(known, as_json, *catalogue_lines(known))
         return

@@ -59,28 +59,28 @@ def flower_run(
     from normec.terminal.console import progress
 
     if owners not in ("local", "central", "none"):
-        raise BadInput("owners", f"={owners!r} must be local, central or none.")
+        raise BadInput("owners", value=owners, must="be local, central or none")
     if not (app / "pyproject.toml").is_file():
-        raise BadInput("APP", f"={str(app)!r} holds no pyproject.toml. Write an app with: normec flower-app DIR")
+        raise BadInput("APP", "holds no pyproject.toml", value=app, remedy="Write an app with: normec flower-app DIR")
     folder, known, given_nodes = out.resolve(), app_settings(app), node or []
     if folder.is_relative_to(app.resolve()):
         raise BadInput(
-            "--out", f"={str(out)!r} lies in the app, and Flower would ship what is in it to the nodes. Choose a folder outside."
+            "--out", "lies in the app, and Flower would ship what is in it to the nodes", value=out, remedy="Choose a folder outside"
         )
     clients = clients or len(given_nodes) or 3
     if len(given_nodes) > clients:
-        raise BadInput("--node", f" is given {len(given_nodes)} times for {clients} clients. Raise --clients, or leave some out.")
+        raise BadInput("--node", f"is given {len(given_nodes)} times for {clients} clients", remedy="Raise --clients, or leave some out")
     given = parse_assignments(changes or [])
     for key in given:
         if key not in known:
-            raise BadInput(key, f" is not a setting of the app ([tool.flwr.app.config] in its pyproject.toml). {nearest(key, known)}")
+            raise BadInput(key, "is not a setting of the app ([tool.flwr.app.config] in its pyproject.toml)", remedy=nearest(key, known))
     limits: dict[str, Any] = {"trust": owners} | ({"max-epsilon": max_epsilon} if owners != "none" else {})
     configs = [node_config(i, folder, limits, given_nodes[i] if i < len(given_nodes) else "") for i in range(clients)]
     for ending in (signal.SIGTERM, signal.SIGHUP):  # so that what was started ends, too
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     settings = {"clients": clients, "folder": str(folder / "experiment"), **given}
     with making(folder):
-        lock = Lock(folder, BadInput("--out", f": another federation is at work in {out}. Wait for it, or choose another folder."))
+        lock = Lock(folder, BadInput("--out", f": another federation is at work in {out}", remedy="Wait for it, or choose another folder"))
     with lock, contextlib.ExitStack() as started:
         with progress(f"starting a SuperLink and {clients} SuperNodes"):
             link, _ = started.enter_context(federation(folder, configs))
@@ -110,11 +110,11 @@ def node_config(number: int, folder: Path, limits: dict[str, Any], text: str) ->
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise BadInput("--node", f"={text!r} cannot be read ({error}). Write it as 'key=value key=value'.") from None
+        raise BadInput("--node", f"cannot be read ({error})", value=text, remedy="Write it as 'key=value key=value'") from None
     given = parse_assignments(words)
     for key, value in given.items():
         if not isinstance(value, str | int | float):
-            raise BadInput(f"--node: {key}", f"={value!r} must be a text or a number.")
+            raise BadInput(f"--node: {key}", value=value, must="be a text or a number")
         if isinstance(value, str) and Path(value).exists():
             given[key] = str(Path(value).resolve())
     name = f"node{number}"
@@ -174,4 +174,4 @@ def app_settings(app: Path) -> dict[str, object]:
     try:
         return dict(tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput("APP", f"={str(app)!r}: its pyproject.toml is of no Flower app ({type(error).__name__}: {error}).") from None
+        raise BadInput("APP", f": its pyproject.toml is of no Flower app ({type(error).__name__}: {error})", value=app) from None

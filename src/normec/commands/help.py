@@ -58,7 +58,7 @@ def _one_sentence() -> Iterator[None]:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             raise
         path = error.ctx.command_path if error.ctx else "normec"
-        raise BadInput("", f"{error.format_message()} See {path} --help.") from None
+        raise BadInput("", error.format_message(), remedy=f"See {path} --help") from None
 
 
 def _summary(command: click.Command) -> str:

@@ -49,15 +49,17 @@ def ledger(
         from normec.flower.owner import account
 
         if not 0 < delta < 1:
-            raise BadInput("--delta", f"={delta} must be a number strictly between 0 and 1.")
+            raise BadInput("--delta", value=delta, must="be a number strictly between 0 and 1")
         released = account(run, delta)
         answer(released, as_json, *client_lines(released))
         return
     if not folder.ledger.exists():
-        raise BadInput("DIR", f"={str(run)!r} holds no ledger. Give the folder of a run with privacy.")
+        raise BadInput("DIR", "holds no ledger", value=run, remedy="Give the folder of a run with privacy")
     verified = read(folder.ledger)
     if not verified.lines:
-        raise BadInput("DIR", f"={str(run)!r} holds a ledger without a whole line: its run was killed before its first round. Resume it.")
+        raise BadInput(
+            "DIR", "holds a ledger without a whole line: its run was killed before its first round", value=run, remedy="Resume it"
+        )
     found = ledger_overview(verified, evaluations_of(folder))
     rows = [found["spent"], *found["other_trusts"]] if found["spent"] else []
     parts: list[Any] = [privacy_table(rows, title="These releases, with this noise, under each trust model"), NOISE_UNITS] if rows else []

@@ -36,7 +36,7 @@ def compare(
     from normec.terminal.runs import comparison_notes, comparison_table
 
     if tries is not None and not tune:
-        raise BadInput("tries", f"={tries} acts only with --tune. Add it, or leave out --tries.")
+        raise BadInput("tries", "acts only with --tune", value=tries, remedy="Add it, or leave out --tries")
     with progress("checking every algorithm"):
         comparison = Comparison.of(*split(run or [], None, None), algorithms, seeds, (tries or 9) if tune else 0, trust_code=trust_code)
     folder = out or comparison.folder
@@ -62,7 +62,7 @@ def sweep(
 
     file, assignments = split(grid, None, None)
     if file is None:
-        raise BadInput("SWEEP.toml", " is missing. Give the file first, then key=value.")
+        raise BadInput("SWEEP.toml", "is missing", remedy="Give the file first, then key=value")
     with progress("checking every run"):
         chosen = Sweep.read(file, assignments, trust_code)
     folder = out or Path("runs") / file.stem
@@ -113,7 +113,7 @@ def paper(
 
     for name, value, known in (("FIGURE", figure, FIGURES), ("--scale", scale, SCALES), ("--noise", noise, NOISES)):
         if value not in known:
-            raise BadInput(name, f"={value!r} is not known. Use {', '.join(known[:-1])} or {known[-1]}.")
+            raise BadInput(name, "is not known", value=value, remedy=f"Use {', '.join(known[:-1])} or {known[-1]}")
     with progress("preparing the runs"):
         experiments = Experiments.at(scale, noise, data, parse_assignments(changes or []))  # type: ignore[arg-type]
         chosen = experiments.sweep(figure)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def train(
     """
     try:
         if dry_run and as_json:
-            raise BadInput("--json", " acts on a run, and --dry-run makes none. Leave one of them out.")
+            raise BadInput("--json", "acts on a run, and --dry-run makes none", remedy="Leave one of them out")
         if dry_run:
             _check_only(run or [], workers, trust_code)
             return
@@ -73,7 +73,7 @@ def _train(
     from normec.terminal.result import cautions, result_table
 
     if resume and out is None:
-        raise BadInput("resume", " needs the folder of the run. Add --out DIR.")
+        raise BadInput("resume", "needs the folder of the run", remedy="Add --out DIR")
     config, console = resolve(*given, trust_code), Terminal(stderr=as_json)
     with Ranks.joined() as ranks:
         if ranks.first:

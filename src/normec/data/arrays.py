@@ -25,8 +25,7 @@ def read_npz(path: Path, natural: bool, limit: int) -> Table:
         names = [name.removesuffix(".npy") for name in file.namelist()]
         for name in ("x", "y"):
             if name not in names:
-                problem = f"={str(path)!r} has no array {name}. It needs x and y, and client for natural clients."
-                raise BadInput("data.source", problem)
+                raise BadInput("data.source", f"has no array {name}", value=path, remedy="It needs x and y, and client for natural clients")
         read = [name for name in wanted if name in names]
         check_size(path, sum(_bytes(file, name) for name in read), limit)
     with np.load(path, allow_pickle=False) as arrays:
@@ -34,12 +33,18 @@ def read_npz(path: Path, natural: bool, limit: int) -> Table:
     x, y, client = held["x"], held["y"], held.get("client")
     for name, array in (("y", y), ("client", client)):
         if array is not None and array.shape[:1] != x.shape[:1]:
-            raise BadInput("data.source", f"={str(path)!r}: array {name} has shape {array.shape}, x {x.shape}. Give one {name} a row of x.")
+            raise BadInput(
+                "data.source", f": array {name} has shape {array.shape}, x {x.shape}", value=path, remedy=f"Give one {name} a row of x"
+            )
     if client is not None and (client.dtype.kind not in "iubU" or client.ndim != 1):
-        problem = f"={str(path)!r}: array client holds {client.dtype} of shape {client.shape}. Give one whole number or string a row of x."
-        raise BadInput("data.source", problem)
+        raise BadInput(
+            "data.source",
+            f": array client holds {client.dtype} of shape {client.shape}",
+            value=path,
+            remedy="Give one whole number or string a row of x",
+        )
     if not x.size:
-        raise BadInput("data.source", f"={str(path)!r}: array x is empty, of shape {x.shape}. Give at least one row.")
+        raise BadInput("data.source", f": array x is empty, of shape {x.shape}", value=path, remedy="Give at least one row")
     others = [name for name in names if name not in wanted and not (name == "client" and not natural)]
     left = (f"left out: {plural(len(others), 'array')} ({', '.join(others)}); x, y and client are read",) if others else ()
     return Table(x if x.ndim > 1 else x[:, None], y, client, left)
@@ -53,6 +58,8 @@ def _bytes(file: zipfile.ZipFile, name: str) -> int:
         shape, _, dtype = header(member)
     if dtype.hasobject:
         raise BadInput(
-            "data.source", f": array {name} of {str(file.filename)!r} holds Python objects, which are not read. Save numbers or strings."
+            "data.source",
+            f": array {name} of {str(file.filename)!r} holds Python objects, which are not read",
+            remedy="Save numbers or strings",
         )
     return math.prod(shape) * max(dtype.itemsize, 4 if name == "x" else 1)

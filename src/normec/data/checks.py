@@ -59,8 +59,11 @@ def finite(name: str, values: Tensor) -> Tensor:
     if values.is_floating_point() and not all(bool(part.isfinite().all()) for part in parts):
         bad = (~values.isfinite()).reshape(len(values), -1).any(dim=1).nonzero()[:, 0]
         where = f"(first: row {int(bad[0])}, counting from 0)"
-        problem = f" has {plural(len(bad), 'row')} with NaN or infinite values {where}{_by_column(values)}"
-        raise BadInput(name, f"{problem}. Fill them, or remove those rows.")
+        raise BadInput(
+            name,
+            f"has {plural(len(bad), 'row')} with NaN or infinite values {where}{_by_column(values)}",
+            remedy="Fill them, or remove those rows",
+        )
     return values
 
 
@@ -115,7 +118,7 @@ def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[st
     parts = [_array(name, part, kinds="fiubU") for part in labels]
     kinds = {"i" if part.dtype.kind in "iub" else part.dtype.kind for part in parts}
     if len(kinds) > 1:
-        raise BadInput(name, " holds targets of one kind for training and of another for the test. Give the same kind.")
+        raise BadInput(name, "holds targets of one kind for training and of another for the test", remedy="Give the same kind")
     if kinds == {"f"}:
         return None
     distinct = np.unique(np.concatenate([part.ravel() for part in parts]))
@@ -125,7 +128,9 @@ def class_names(name: str, *labels: Any, ignored: int | None = None) -> tuple[st
     distinct = distinct[~_no_class(distinct, several, ignored)]
     held = int(distinct[-1]) + 1 if several and len(distinct) else len(distinct)
     if held > MOST_CLASSES:
-        raise BadInput(name, f" holds the label {held - 1}. Number the classes from 0, at most {MOST_CLASSES:,} of them, or give floats.")
+        raise BadInput(
+            name, f"holds the label {held - 1}", remedy=f"Number the classes from 0, at most {MOST_CLASSES:,} of them, or give floats"
+        )
     return tuple(map(str, range(held)))
 
 
@@ -152,9 +157,11 @@ def encode_labels(name: str, y: Any, classes: tuple[str, ...] | None, ignored: i
         label = values[tuple(bad[0])]
         raise BadInput(
             name,
-            f" has {plural(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes "
-            f"(first: row {bad[0][0]}, counting from 0, label {label}). Number the classes from 0, or use words; "
-            "numbers to be predicted are floats.",
+            (
+                f"has {plural(len(bad), 'label')} outside 0 … {len(classes) - 1} for {len(classes)} classes (first: row "
+                f"{bad[0][0]}, counting from 0, label {label})"
+            ),
+            remedy="Number the classes from 0, or use words; numbers to be predicted are floats",
         )
     return torch.from_numpy(codes)
 
@@ -175,9 +182,9 @@ def _array(name: str, values: Any, kinds: str) -> np.ndarray:
         if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
             array = array.astype(str)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(name, f" cannot be read as an array ({' '.join(str(error).split())}). Give a plain array.") from None
+        raise BadInput(name, f"cannot be read as an array ({' '.join(str(error).split())})", remedy="Give a plain array") from None
     if array.ndim == 0 or (array.dtype.kind not in kinds and array.size):
-        raise BadInput(name, f" is of type {array.dtype} and shape {array.shape}. Give {KINDS[kinds]}, one a sample.")
+        raise BadInput(name, f"is of type {array.dtype} and shape {array.shape}", remedy=f"Give {KINDS[kinds]}, one a sample")
     if array.dtype.kind == "f":
         array = array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64, copy=False)
     return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -49,7 +49,7 @@ def read_delimited(path: Path, form: Form, label: str, limit: int) -> Frame:
     refuse_other_kind(path, content[:4])
     text = _in_utf8(path, content, form.encoding).lstrip(b"\r\n")
     if not text.strip():
-        raise BadInput("data.source", f"={str(path)!r} cannot be read: it is empty. Give a first row of names, and rows of values.")
+        raise BadInput("data.source", "cannot be read: it is empty", value=path, remedy="Give a first row of names, and rows of values")
     notes: tuple[str, ...] = ()
     separator = form.separator
     if said := FIRST_LINE.match(text):
@@ -105,9 +105,9 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
     if encoding is None and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     if encoding is None and (null := content.find(0)) >= 0:
-        problem = f"={str(path)!r} cannot be read: it holds null characters, as no text in UTF-8 does"
+        problem = "cannot be read: it holds null characters, as no text in UTF-8 does"
         remedy = f"Set data.encoding=utf-16-{'le' if null % 2 else 'be'} if it is in UTF-16, or give an intact file"
-        raise BadInput("data.source", f"{problem}. {remedy}.")
+        raise BadInput("data.source", problem, value=path, remedy=remedy)
     try:
         if encoding is not None:
             return content.decode(encoding).removeprefix("\ufeff").encode()
@@ -116,11 +116,13 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
             decoder.decode(content[start : start + AT_ONCE])
         decoder.decode(b"", final=True)
     except LookupError:
-        raise BadInput("data.encoding", f"={encoding!r} is not an encoding of text. Give one such as utf-8, cp1252 or utf-16.") from None
+        raise BadInput(
+            "data.encoding", "is not an encoding of text", value=encoding, remedy="Give one such as utf-8, cp1252 or utf-16"
+        ) from None
     except UnicodeError as error:
-        found = f"={str(path)!r} cannot be read: it is not in {encoding or 'UTF-8'} ({' '.join(str(error).split())})"
+        found = f"cannot be read: it is not in {encoding or 'UTF-8'} ({' '.join(str(error).split())})"
         remedy = "Set data.encoding=cp1252 for a file of Windows in Western Europe, or =latin-1, or save it in UTF-8"
-        raise BadInput("data.source", f"{found}. {remedy if encoding is None else 'Set another data.encoding'}.") from None
+        raise BadInput("data.source", found, value=path, remedy=remedy if encoding is None else "Set another data.encoding") from None
     return content.removeprefix(codecs.BOM_UTF8)
 
 
@@ -133,15 +135,27 @@ def _refuse_without_names(path: Path, text: bytes, names: list[str], label: str)
     for separator in SEPARATORS:
         for row, cells in enumerate(_first_rows(text, separator)):
             if row and len(cells) > 1 and label in [cell.strip() for cell in cells]:
-                problem = f"={str(path)!r} names its columns in row {row + 1} and not in the first one, which is {', '.join(names)[:40]!r}"
-                raise BadInput("data.source", f"{problem}. Remove the {plural(row, 'row')} before the names.")
+                raise BadInput(
+                    "data.source",
+                    f"names its columns in row {row + 1} and not in the first one, which is {', '.join(names)[:40]!r}",
+                    value=path,
+                    remedy=f"Remove the {plural(row, 'row')} before the names",
+                )
     if 2 * sum(bool(NUMBER.fullmatch(name)) for name in names) >= len(names):
         shown = ", ".join(names[:3])
-        problem = f"={str(path)!r} has no names of columns: its first row begins with {shown!r}"
-        raise BadInput("data.source", f"{problem}. Put a first row into it that names them, one {label!r}.")
+        raise BadInput(
+            "data.source",
+            f"has no names of columns: its first row begins with {shown!r}",
+            value=path,
+            remedy=f"Put a first row into it that names them, one {label!r}",
+        )
     if len(names) == 1 and label in re.split(r"[^\w.-]+", names[0]):
-        problem = f"={str(path)!r} has one column alone, {names[0][:60]!r}"
-        raise BadInput("data.source", f"{problem}. Set data.separator to the character that stands between the columns.")
+        raise BadInput(
+            "data.source",
+            f"has one column alone, {names[0][:60]!r}",
+            value=path,
+            remedy="Set data.separator to the character that stands between the columns",
+        )
 
 
 def _first_rows(text: bytes, separator: str) -> list[list[str]]:
@@ -160,7 +174,9 @@ def _names(path: Path, text: bytes, separator: str) -> list[str]:
     try:
         return next(csv.reader(head, delimiter=separator), [])
     except csv.Error as error:
-        raise BadInput("data.source", f"={str(path)!r} cannot be read: its first row fails ({error}). Give an intact .csv file.") from None
+        raise BadInput(
+            "data.source", f"cannot be read: its first row fails ({error})", value=path, remedy="Give an intact .csv file"
+        ) from None
 
 
 def _separator(path: Path, text: bytes, label: str) -> tuple[str, tuple[str, ...]]:
@@ -208,12 +224,16 @@ def _rows(path: Path, text: bytes, separator: str, names: list[str]) -> Any:
         raise _ragged(path, wrong, len(names), separator) from None
     last = table[-1][-1].as_py() if table.num_rows else None
     if last is not None and ("\n" in last or "\r" in last) and not text.rstrip(b"\r\n").endswith(b'"'):
-        problem = f"={str(path)!r} cannot be read: a quotation mark opens in row {table.num_rows - 1}, counting from 0, and never closes"
-        raise BadInput("data.source", f"{problem}. Close or remove it.")
+        raise BadInput(
+            "data.source",
+            f"cannot be read: a quotation mark opens in row {table.num_rows - 1}, counting from 0, and never closes",
+            value=path,
+            remedy="Close or remove it",
+        )
     if hidden := swallowed(table, separator):
-        problem = f"={str(path)!r}: a quotation mark opens in row {hidden[0]}, counting from 0, and closes only after {hidden[1][:40]!r}"
+        problem = f": a quotation mark opens in row {hidden[0]}, counting from 0, and closes only after {hidden[1][:40]!r}"
         remedy = "Close or remove it; if that is one text, write it without line breaks"
-        raise BadInput("data.source", f"{problem}, which looks like a row of its own. {remedy}.")
+        raise BadInput("data.source", f"{problem}, which looks like a row of its own", value=path, remedy=remedy)
     return table
 
 
@@ -222,11 +242,10 @@ def _ragged(path: Path, wrong: list[Any], columns: int, separator: str) -> BadIn
     first = wrong[0]
     where = "" if first.number is None else f" (first: row {first.number - 2}, counting from 0: {first.text[:40]!r})"
     found = f"{plural(len(wrong), 'row')} without {plural(columns, 'cell')} as the first row has, but {first.actual_columns}"
-    problem = f"={str(path)!r} cannot be read: {found}"
     if "\n" in first.text.rstrip() or "\r" in first.text.rstrip():
         remedy = "Its text holds line breaks: close or remove the quotation mark that opens there, or else correct them"
     elif {row.actual_columns for row in wrong} == {columns + 1}:
         remedy = "Where each row begins with its number or name, give that column a name in the first row too; else correct them"
     else:
         remedy = f"Correct them, put text that holds {json.dumps(separator)} in quotation marks, or set data.separator"
-    return BadInput("data.source", f"{problem}{where}. {remedy}.")
+    return BadInput("data.source", f"cannot be read: {found}{where}", value=path, remedy=remedy)

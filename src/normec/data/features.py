@@ -56,8 +56,12 @@ def samples(frame: Frame, columns: Columns) -> Table:
     index += [name for name in numbers if COUNTER.fullmatch(name) and _identifies(numbers[name], 2)]
     features = {name: found for name, found in numbers.items() if name not in index}
     if not rows or not features:
-        problem = f"={frame.source} has {rows} rows and {len(features)} numeric feature columns. Give at least one of each."
-        raise BadInput("data.source", problem)
+        raise BadInput(
+            "data.source",
+            f"has {rows} rows and {len(features)} numeric feature columns",
+            value=frame.source,
+            remedy="Give at least one of each",
+        )
     _refuse_missing(frame, features, columns.dropped)
     notes = (
         *frame.notes,
@@ -81,7 +85,7 @@ def _side_by_side(frame: Frame, names: tuple[str, ...]) -> np.ndarray:
     found = [targets(frame, name) for name in names]
     text = next((name for name, each in zip(names, found, strict=True) if each.dtype.kind == "U"), None)
     if text is not None:
-        raise BadInput("data.label_column", f" names {text!r}, which holds text. Of several columns give such as hold numbers.")
+        raise BadInput("data.label_column", f"names {text!r}, which holds text", remedy="Of several columns give such as hold numbers")
     return np.column_stack(found)
 
 
@@ -107,20 +111,21 @@ def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
     if missing.any() and len(column):
         first = int(np.flatnonzero(missing)[0])
         remedy = "Fill or remove them" + (', and write "NA" in quotation marks where it is a name' if frame.written else "")
-        problem = f"={name!r} has {plural(int(missing.sum()), 'missing value')} (first: {frame.where(first)}). {remedy}."
-        raise BadInput(setting, problem)
+        raise BadInput(
+            setting, f"has {plural(int(missing.sum()), 'missing value')} (first: {frame.where(first)})", value=name, remedy=remedy
+        )
     if text and frame.written:
         found = as_written(column.to_pylist(), frame.decimal)
         if floats and found.dtype.kind == "U" and frame.decimal == "." and (comma := decimal_comma(found)):
-            problem = f"={name!r} holds numbers with a comma such as {comma!r}, which would be names of classes"
+            problem = f"holds numbers with a comma such as {comma!r}, which would be names of classes"
             remedy = "Set 'data.decimal=,' where the comma is the decimal point, or write names that are not numbers"
-            raise BadInput(setting, f"{problem}. {remedy}.")
+            raise BadInput(setting, problem, value=name, remedy=remedy)
     elif floats and (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         found = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
     else:
         return values(pa.table({name: column}), name, setting)
     if found.dtype.kind == "f" and not floats:
-        raise BadInput(setting, f"={name!r} holds double values such as {found[0]}. Use whole numbers or strings.")
+        raise BadInput(setting, f"holds double values such as {found[0]}", value=name, remedy="Use whole numbers or strings")
     return found
 
 
@@ -137,8 +142,12 @@ def _times(frame: Frame, name: str) -> np.ndarray:
     column = column.cast(kind)
     if column.null_count:
         first = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        problem = f"={name!r} has {plural(column.null_count, 'missing value')} (first: {frame.where(first)}). Fill or remove them."
-        raise BadInput(setting, problem)
+        raise BadInput(
+            setting,
+            f"has {plural(column.null_count, 'missing value')} (first: {frame.where(first)})",
+            value=name,
+            remedy="Fill or remove them",
+        )
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return np.asarray(column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).to_numpy())
     number = numbers_of(column, frame.written, frame.decimal)
@@ -149,8 +158,12 @@ def _times(frame: Frame, name: str) -> np.ndarray:
         with contextlib.suppress(pa.ArrowException):
             return np.asarray(column.cast(target).to_numpy())
     bad = next((value for value in column.unique() if not any(_casts(value, target) for target in dates)), column[0]).as_py()
-    problem = f"={name!r} holds values such as {bad!r}, of which the order is not known"
-    raise BadInput(setting, f"{problem}. Write all as numbers, or as dates such as 2024-05-31 or 2024-05-31T12:00:00.")
+    raise BadInput(
+        setting,
+        f"holds values such as {bad!r}, of which the order is not known",
+        value=name,
+        remedy="Write all as numbers, or as dates such as 2024-05-31 or 2024-05-31T12:00:00",
+    )
 
 
 def _casts(value: Any, kind: Any) -> bool:
@@ -165,17 +178,18 @@ def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...
     name, first = next(iter(odd.items()))
     others = f"; likewise {', '.join(map(repr, list(odd)[1:]))}" if len(odd) > 1 else ""
     if not frame.written:
-        problem = f"holds numbers as text (first: {frame.where(first.row)}: {first.value!r}){others}. Store numbers"
+        problem = f"holds numbers as text (first: {frame.where(first.row)}: {first.value!r}){others}"
+        remedy = "Store numbers"
     else:
         problem = f"holds numbers, except in {plural(first.number, 'row')} (first: {frame.where(first.row)}: {first.value!r})"
-        problem += f"{others}. Write plain numbers"
+        problem, remedy = f"{problem}{others}", "Write plain numbers"
     between, point = ("points", "point") if frame.decimal == "," else ("commas", "comma")
     decimal = f", without {between} between thousands" if frame.written and first.grouped else ""
     if frame.written and first.other_decimal:
         sets = f"remove data.decimal where the {point} is" if frame.decimal == "," else f"set 'data.decimal=,' where the {point} is"
         decimal = f"; or {sets} the decimal point"
-    remedy = decimal + (f"; or leave such columns out with {without((*dropped, *odd))}" if others_stay else "")
-    return BadInput("data.source", f"={frame.source}: the column {name!r} {problem}{remedy}.")
+    remedy += decimal + (f"; or leave such columns out with {without((*dropped, *odd))}" if others_stay else "")
+    return BadInput("data.source", f": the column {name!r} {problem}", value=frame.source, remedy=remedy)
 
 
 def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tuple[str, ...]) -> None:
@@ -188,11 +202,11 @@ def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tupl
     first = frame.where(int(np.flatnonzero(rows)[0]))
     listed = [f"{name!r} {number:,}" for name, number in sorted(counts.items(), key=lambda pair: -pair[1])]
     more = f" and {len(listed) - COLUMNS_NAMED} more columns" if len(listed) > COLUMNS_NAMED else ""
-    problem = f"={frame.source} has {plural(int(rows.sum()), 'row')} with missing or infinite values (first: {first})"
+    problem = f"has {plural(int(rows.sum()), 'row')} with missing or infinite values (first: {first})"
     remedy = "Fill them, or remove those rows"
     if len(counts) < len(features) and not more:
         remedy += f"; or leave these columns out with {without((*dropped, *counts))}"
-    raise BadInput("data.source", f"{problem}; by column: {', '.join(listed[:COLUMNS_NAMED])}{more}. {remedy}.")
+    raise BadInput("data.source", f"{problem}; by column: {', '.join(listed[:COLUMNS_NAMED])}{more}", value=frame.source, remedy=remedy)
 
 
 def _told(features: list[str], skipped: dict[str, str]) -> str:

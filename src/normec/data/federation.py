@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from normec.data.checks import alike, as_features, class_names, encode_labels, finite
+from normec.data.ids import grouped, owners_of
 from normec.data.samples import pair, read_dataset
 from normec.errors import BadInput, plural
 
@@ -67,19 +68,22 @@ class Federation:
             BadInput: for empty or non-finite data, lengths that differ, or labels outside 0 … C − 1.
         """
         if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
-            raise BadInput("test", " is not a pair (x, y). Give one, or leave it out.")
-        codes, ids = _group(client_ids, empty_clients)
-        owners = _owners(test_client_ids, test, ids)
+            raise BadInput("test", "is not a pair (x, y)", remedy="Give one, or leave it out")
+        codes, ids = grouped(client_ids, empty_clients)
+        owners = owners_of(test_client_ids, test, ids)
         features = as_features("x", x)
         if not features.numel() or len(features) != len(codes):
-            problem = f" has shape {tuple(features.shape)} for {len(codes)} client_ids. Give one row and one id a sample, at least one."
-            raise BadInput("x", problem)
+            raise BadInput(
+                "x",
+                f"has shape {tuple(features.shape)} for {len(codes)} client_ids",
+                remedy="Give one row and one id a sample, at least one",
+            )
         names = (
             _checked(classes) if classes is not None else class_names("y", y, *(test[1:] if test and len(test[1]) else ()), ignored=ignored)
         )
         labels = encode_labels("y", y, names, ignored)
         if len(labels) != len(features):
-            raise BadInput("y", f" has {plural(len(labels), 'target')} for {plural(len(features), 'sample')}. Give one for each.")
+            raise BadInput("y", f"has {plural(len(labels), 'target')} for {plural(len(features), 'sample')}", remedy="Give one for each")
         held_out = _test_set(test, names, features, labels, ignored) if test and len(test[0]) else None
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(ids)))])
@@ -105,20 +109,23 @@ class Federation:
         """Makes a federation from one (x, y) per client. ids: by default positions; the rest as `from_arrays`. Empty clients are legal."""
         names = list(ids) if ids is not None else list(range(len(clients)))
         if len(names) != len(clients) or len(set(names)) != len(names):
-            raise BadInput("ids", f" must be {len(clients)} different values, one for each client.")
+            raise BadInput("ids", must=f"be {len(clients)} different values, one for each client")
         arrays = [(name, *pair("clients", f"client {name!r}", client)) for name, client in zip(names, clients, strict=True)]
         for name, x, y in arrays:
             if x.shape[:1] != y.shape[:1] or not x.ndim:
-                problem = f": client {name!r} has samples of shape {x.shape} and targets of shape {y.shape}."
-                raise BadInput("clients", f"{problem} Give one target a sample.")
+                raise BadInput(
+                    "clients",
+                    f": client {name!r} has samples of shape {x.shape} and targets of shape {y.shape}",
+                    remedy="Give one target a sample",
+                )
         filled = [(name, x, y) for name, x, y in arrays if len(x)]
         shapes, kinds = {x.shape[1:] for _, x, _ in filled}, {"number" if y.dtype.kind in "iufb" else y.dtype.kind for _, _, y in filled}
         if len(shapes) != 1:
-            raise BadInput("clients", f" hold samples of {len(shapes)} shapes. Give samples of one shape, at least one.")
+            raise BadInput("clients", f"hold samples of {len(shapes)} shapes", remedy="Give samples of one shape, at least one")
         if len({y.shape[1:] for _, _, y in filled}) != 1:
-            raise BadInput("clients", " hold targets of several shapes. Give targets of one shape a sample.")
+            raise BadInput("clients", "hold targets of several shapes", remedy="Give targets of one shape a sample")
         if len(kinds) != 1:
-            raise BadInput("clients", " hold targets of several kinds, numbers and others. Give targets of one kind.")
+            raise BadInput("clients", "hold targets of several kinds, numbers and others", remedy="Give targets of one kind")
         return cls.from_arrays(
             np.concatenate([x for _, x, _ in filled]),
             np.concatenate([y for _, _, y in filled]),
@@ -143,8 +150,11 @@ class Federation:
         samples = read_dataset(dataset)
         odd = next((index for index, (x, _) in enumerate(samples) if x.shape != samples[0][0].shape), None)
         if odd is not None:
-            problem = f": sample {odd} is of shape {samples[odd][0].shape}, the first of {samples[0][0].shape}"
-            raise BadInput("dataset", f"{problem}. Give samples of one shape.")
+            raise BadInput(
+                "dataset",
+                f": sample {odd} is of shape {samples[odd][0].shape}, the first of {samples[0][0].shape}",
+                remedy="Give samples of one shape",
+            )
         return cls.from_arrays(np.stack([x for x, _ in samples]), np.asarray([y for _, y in samples]), client_ids, **options)
 
     def __repr__(self) -> str:
@@ -251,7 +261,7 @@ def _is_mapped(x: Any) -> bool:
 
 def _checked(classes: Sequence[str]) -> tuple[str, ...]:
     if len(set(classes)) != len(classes):
-        raise BadInput("classes", f"={list(classes)!r} holds a name twice. Give different names.")
+        raise BadInput("classes", "holds a name twice", value=list(classes), remedy="Give different names")
     return tuple(classes)
 
 
@@ -260,40 +270,9 @@ def _test_set(
 ) -> tuple[Tensor, Tensor]:
     x, y = as_features("test x", test[0]), encode_labels("test y", test[1], classes, ignored)
     if len(x) != len(y) or x.shape[1:] != like.shape[1:] or y.shape[1:] != labels.shape[1:]:
-        problem = f" has {len(y)} targets of shape {tuple(y.shape[1:])} and samples of shape {tuple(x.shape)}"
-        raise BadInput("test", f"{problem}. Give one target a sample, both shaped as in training.")
+        raise BadInput(
+            "test",
+            f"has {len(y)} targets of shape {tuple(y.shape[1:])} and samples of shape {tuple(x.shape)}",
+            remedy="Give one target a sample, both shaped as in training",
+        )
     return x, y
-
-
-def _owners(
-    client_ids: Sequence[Hashable] | np.ndarray | None, test: tuple[Any, Any] | None, ids: tuple[Hashable, ...]
-) -> np.ndarray | None:
-    """The position of each test sample's client among the ids."""
-    if client_ids is None:
-        return None
-    if test is None or len(client_ids) != len(test[1]):
-        held = f"{len(test[1])} test samples" if test else "no test set"
-        raise BadInput("test_client_ids", f" names {len(client_ids)} clients for {held}. Give one id a test sample.")
-    position = {key: index for index, key in enumerate(ids)}
-    keys = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
-    for key in keys:
-        if key not in position:
-            raise BadInput("test_client_ids", f" names {key!r}, which is not a client. Name it in empty_clients, or correct it.")
-    return np.array([position[key] for key in keys], dtype=np.int64)
-
-
-def _group(client_ids: Sequence[Hashable] | np.ndarray, empty: Sequence[Hashable]) -> tuple[np.ndarray, tuple[Hashable, ...]]:
-    """The position of each sample's client among the ids, and the ids in order: by type, then by value."""
-    try:
-        keys: list[Hashable] = client_ids.tolist() if isinstance(client_ids, np.ndarray | Tensor) else list(client_ids)
-        distinct = {*keys, *empty}
-    except TypeError:
-        raise BadInput("client_ids", " must be one number or string for each sample.") from None
-    if any(key != key for key in keys):
-        raise BadInput("client_ids", " holds NaN. Give each sample the id of its client.")
-    try:
-        ids = tuple(sorted(distinct, key=lambda key: (type(key).__name__, key)))
-    except TypeError:  # values of one type that have no order
-        ids = tuple(sorted(distinct, key=lambda key: (type(key).__name__, repr(key))))
-    position = {key: index for index, key in enumerate(ids)}
-    return np.array([position[key] for key in keys], dtype=np.int64), ids

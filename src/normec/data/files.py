@@ -55,7 +55,7 @@ def matching(source: str) -> list[Path]:
     """
     found = [Path(name) for name in sorted(glob.glob(source, recursive=True)) if not Path(name).is_dir()]
     if not found:
-        raise BadInput("data.source", f"={source!r} matches no file. Give a pattern that does, such as data/*.csv.")
+        raise BadInput("data.source", "matches no file", value=source, remedy="Give a pattern that does, such as data/*.csv")
     return found
 
 
@@ -85,8 +85,12 @@ def tables_below(folder: Path) -> BadInput | None:
     if 2 * len(tables) <= len(files):
         return None
     pattern = folder.joinpath(*["*"] * (len(tables[0].parts) - 1), f"*{suffix(tables[0])}")
-    problem = f"={str(folder)!r} holds tables in folders below it alone, such as {tables[0]}"
-    return BadInput("data.source", f"{problem}. Give a pattern such as {pattern}.")
+    return BadInput(
+        "data.source",
+        f"holds tables in folders below it alone, such as {tables[0]}",
+        value=folder,
+        remedy=f"Give a pattern such as {pattern}",
+    )
 
 
 def read_file(path: Path, way: Way) -> Table:
@@ -111,16 +115,23 @@ def read_files(paths: list[Path], way: Way) -> Table:
     check_size(paths[0].parent, sum(regular_file(path, "data.source", KNOWN).stat().st_size for path in paths), way.limit)
     kinds = {"a CSV" if suffix(path) in DELIMITED else suffix(path) for path in paths}
     if len(kinds) > 1 or not kinds <= {"a CSV", ".parquet"}:
-        problem = f": {paths[0].parent} holds files of several kinds ({', '.join(sorted(kinds))})"
         raise BadInput(
-            "data.source", f"{problem}. Give tables of one kind, CSV or parquet, such as with a pattern {paths[0].parent}/*.csv."
+            "data.source",
+            f": {paths[0].parent} holds files of several kinds ({', '.join(sorted(kinds))})",
+            remedy=f"Give tables of one kind, CSV or parquet, such as with a pattern {paths[0].parent}/*.csv",
         )
     names = [path.name[: -len(suffix(path))] for path in paths]
     if len(paths) > 1 and len(set(names)) == 1:
         names = [path.parent.name for path in paths]  # CLIENT/data.csv
     if len(set(names)) != len(names):
-        problem = f": {next(path for path, name in zip(paths, names, strict=True) if names.count(name) > 1)} has a namesake"
-        raise BadInput("data.source", f"{problem}, and both would be one client. Rename one.")
+        raise BadInput(
+            "data.source",
+            (
+                f": {next((path for path, name in zip(paths, names, strict=True) if names.count(name) > 1))} has a namesake, "
+                "and both would be one client"
+            ),
+            remedy="Rename one",
+        )
     frame = joined([_guarded(path, lambda path=path: _frame(path, way)) for path in paths])  # type: ignore[misc]
     table = samples(frame, way.columns)
     read = f"{plural(len(paths), 'file')} of {os.path.commonpath([path.parent for path in paths])}"
@@ -128,7 +139,7 @@ def read_files(paths: list[Path], way: Way) -> Table:
         return table._replace(notes=(*table.notes, f"{read}; the column {way.columns.client!r} says who holds what"))
     empty = [name for name, (_, rows) in zip(names, frame.parts, strict=True) if not rows]
     if empty:
-        raise BadInput("data.source", f": {paths[names.index(empty[0])]} has no rows. Remove it, or give it rows.")
+        raise BadInput("data.source", f": {paths[names.index(empty[0])]} has no rows", remedy="Remove it, or give it rows")
     owners = np.repeat(names, [rows for _, rows in frame.parts])
     return table._replace(client=owners, notes=(*table.notes, read), unit="file")
 
@@ -155,7 +166,7 @@ def _frame(path: Path, way: Way) -> Frame:
         return read_delimited(path, way.form, way.columns.label, way.limit)
     with path.open("rb") as file:
         refuse_other_kind(path, file.read(4))
-    raise BadInput("data.source", f"={str(path)!r} must end in .parquet, .csv, .csv.gz, .tsv or .npz.")
+    raise BadInput("data.source", value=path, must="end in .parquet, .csv, .csv.gz, .tsv or .npz")
 
 
 def _guarded(path: Path, read: Callable[[], T]) -> T:
@@ -166,4 +177,4 @@ def _guarded(path: Path, read: Callable[[], T]) -> T:
         raise
     except Exception as error:
         reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
-        raise BadInput("data.source", f"={str(path)!r} cannot be read: {reason[:200]}. Give an intact {suffix(path)} file.") from None
+        raise BadInput("data.source", f"cannot be read: {reason[:200]}", value=path, remedy=f"Give an intact {suffix(path)} file") from None

@@ -70,11 +70,11 @@ def read_folder(path: Path, look: Look, natural: bool) -> Table:
         if not found:
             wanted = f"{'CLIENT/' if natural else ''}CLASS/NAME.png"
             inside = f" in {_shown(part)}" if part else ""
-            raise BadInput("data.source", f"={str(path)!r} holds no images{inside} as {wanted} (or {', '.join(SUFFIXES[1:])}).")
+            raise BadInput("data.source", f"holds no images{inside} as {wanted} (or {', '.join(SUFFIXES[1:])})", value=path)
     read = [decode([each.file for each in found], lambda file: file, str, look, "data.source") for found in listed]
     if len({(pixels.values.shape[1:], pixels.white) for pixels in read}) > 1:
         remedy = "Set data.resize, such as data.resize=32, or data.channels, or give images of one kind."
-        raise BadInput("data.source", f"={str(path)!r} holds other images in {_shown(list(parts)[1])} than in train. {remedy}")
+        raise BadInput("data.source", f"holds other images in {_shown(list(parts)[1])} than in train", value=path, remedy=remedy)
     notes = [*_layout_notes(parts, listed, natural), *skipped.notes(), *(note for pixels in read for note in pixels.notes)]
     return _table(read, listed, natural, tuple(dict.fromkeys(notes)))
 
@@ -98,8 +98,12 @@ def _parts(path: Path, skipped: Skipped) -> dict[str, Path]:
     if not split[TRAIN]:
         if folders and len(folders) == len(split[TEST]) + len(split[VALIDATION]):
             names = ", ".join(_shown(each.name) for each in folders)
-            problem = f"={str(path)!r} holds {names} and no train. Name the folder of the training images train, or give one of these"
-            raise BadInput("data.source", f"{problem} as data.source.")
+            raise BadInput(
+                "data.source",
+                f"holds {names} and no train",
+                value=path,
+                remedy="Name the folder of the training images train, or give one of these as data.source",
+            )
         return {"": path}
     chosen = [split[TRAIN][0], *(split[TEST] or split[VALIDATION])[:1]]
     for each in _listed(path):
@@ -194,7 +198,7 @@ def _check_name(folder: Path) -> None:
     try:
         folder.name.encode()
     except UnicodeEncodeError:
-        raise BadInput("data.source", f": the name of the folder {str(folder)!r} is not UTF-8. Rename it.") from None
+        raise BadInput("data.source", f": the name of the folder {str(folder)!r} is not UTF-8", remedy="Rename it") from None
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -206,7 +210,9 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _unreadable(error: OSError) -> None:
-    raise BadInput("data.source", f": the folder {error.filename!r} cannot be read ({error.strerror}). Make it readable, or remove it.")
+    raise BadInput(
+        "data.source", f": the folder {error.filename!r} cannot be read ({error.strerror})", remedy="Make it readable, or remove it"
+    )
 
 
 def _layout_notes(parts: dict[str, Path], listed: list[list[Sample]], natural: bool) -> Iterator[str]:

@@ -64,11 +64,11 @@ class Frame(NamedTuple):
         """
         places = [each for each in self.names if each.startswith(f"{name}[")]
         if name not in self.names and places:
-            raise BadInput(setting, f"={name!r} holds lists. Name one of their places, such as {places[0]}.")
+            raise BadInput(setting, "holds lists", value=name, remedy=f"Name one of their places, such as {places[0]}")
         if name not in self.names:
-            raise BadInput(setting, f"={name!r} is not a column of the file. {nearest(name, self.names)}")
+            raise BadInput(setting, "is not a column of the file", value=name, remedy=nearest(name, self.names))
         if name in dict(self.unread):
-            raise BadInput(setting, f"={name!r} holds {dict(self.unread)[name]} values. Use whole numbers or strings.")
+            raise BadInput(setting, f"holds {dict(self.unread)[name]} values", value=name, remedy="Use whole numbers or strings")
         return self.columns[name]
 
 
@@ -100,8 +100,11 @@ def joined(frames: list[Frame]) -> Frame:
         if missing or more:
             differ = [f"lacks {', '.join(map(repr, missing))}"] if missing else []
             differ += [f"has {', '.join(map(repr, more))} more"] if more else []
-            problem = f": {path} {' and '.join(differ)} in comparison with {first.parts[0][0].name}"
-            raise BadInput("data.source", f"{problem}. Give files of the same columns.")
+            raise BadInput(
+                "data.source",
+                f": {path} {' and '.join(differ)} in comparison with {first.parts[0][0].name}",
+                remedy="Give files of the same columns",
+            )
     read = [name for name in first.columns.column_names if all(name in frame.columns.column_names for frame in frames)]
     unread = {name: kind for frame in reversed(frames) for name, kind in frame.unread}
     try:
@@ -122,9 +125,9 @@ def _of_several_types(frames: list[Frame], names: list[str], error: Exception) -
         other = next(((path, kind) for path, kind in held if _family(kind) != _family(held[0][1])), None)
         if other is not None:
             differ = f"{name!r} holds {other[1]} values in {other[0]}, and {held[0][1]} values in {held[0][0].name}"
-            return BadInput("data.source", f": the column {differ}. {remedy}.")
+            return BadInput("data.source", f": the column {differ}", remedy=remedy)
     reason = str(error).strip().splitlines()[0].rstrip(".")
-    return BadInput("data.source", f": {frames[0].source} and others hold a column of several types ({reason}). {remedy}.")
+    return BadInput("data.source", f": {frames[0].source} and others hold a column of several types ({reason})", remedy=remedy)
 
 
 def _kind(columns: Any, name: str) -> Any:
@@ -147,7 +150,7 @@ def distinct_names(path: Path, names: list[str]) -> list[str]:
     """
     if len(set(names)) != len(names):
         twice = next(name for position, name in enumerate(names) if name in names[:position])
-        raise BadInput("data.source", f"={str(path)!r} has two columns of one name, {twice!r}. Rename one.")
+        raise BadInput("data.source", f"has two columns of one name, {twice!r}", value=path, remedy="Rename one")
     return names
 
 

@@ -89,12 +89,14 @@ def federation_from_partitioner(
         BadInput: where the partitioner fails, and for samples that cannot be used, naming the partition.
     """
     if not hasattr(partitioner, "load_partition"):
-        raise BadInput("partitioner", f" is of type {type(partitioner).__name__}. Give a Partitioner of flwr-datasets.")
+        raise BadInput("partitioner", f"is of type {type(partitioner).__name__}", remedy="Give a Partitioner of flwr-datasets")
     try:
         partitions = [partitioner.load_partition(index) for index in range(partitioner.num_partitions)]
     except Exception as error:  # whatever a partitioner raises, such as for a dataset that is not set
         reason = " ".join(str(error).split()).rstrip(".")
-        raise BadInput("partitioner", f" failed ({type(error).__name__}: {reason}). Set its dataset, and check its settings.") from error
+        raise BadInput(
+            "partitioner", f"failed ({type(error).__name__}: {reason})", remedy="Set its dataset, and check its settings"
+        ) from error
     wanted = Wanted.of(features, label, images)
     clients: list[tuple[Any, Any]] = []
     classes, notes = None, list[str]()
@@ -116,26 +118,29 @@ def federation_from_partitioner(
 
 def _check(setting: str, dataset: Any) -> None:
     if not all(hasattr(dataset, name) for name in ("features", "with_format", "__len__")):
-        problem = f" is of type {type(dataset).__name__}. Give a datasets.Dataset: one split, and not a streamed one."
-        raise BadInput(setting, problem)
+        raise BadInput(setting, f"is of type {type(dataset).__name__}", remedy="Give a datasets.Dataset: one split, and not a streamed one")
     if not len(dataset):
-        raise BadInput(setting, " has no rows. Give one with samples.")
+        raise BadInput(setting, "has no rows", remedy="Give one with samples")
     if dataset.format["type"] == "custom":
         remedy = "Apply it with map if it draws nothing at random, or leave it out with reset_format()."
-        raise BadInput(setting, f" has a transform, which would be left out. {remedy}")
+        raise BadInput(setting, "has a transform, which would be left out", remedy=remedy)
 
 
 def _samples(dataset: Any, wanted: Wanted) -> Samples:
     features, label = wanted.features, wanted.label
     names = [features] if isinstance(features, str) else list(features)
     if not names or label in names:
-        raise BadInput("features", f"={features!r} must name columns other than the label {label!r}. Correct one of the two.")
+        raise BadInput("features", value=features, must=f"name columns other than the label {label!r}", remedy="Correct one of the two")
     read = [_feature(dataset, name, wanted.look) for name in names]
     columns = [x for x, _ in read]
     for name, column in zip(names, columns, strict=True):
         if len(columns) > 1 and column.ndim > 2:
-            problem = f"={name!r} holds samples of shape {column.shape[1:]}, which cannot stand beside another column. Name it alone."
-            raise BadInput("features", problem)
+            raise BadInput(
+                "features",
+                f"holds samples of shape {column.shape[1:]}, which cannot stand beside another column",
+                value=name,
+                remedy="Name it alone",
+            )
     declared = getattr(dataset.features.get(label), "names", None)
     x = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
     notes = tuple(note for _, told in read for note in told)
@@ -151,8 +156,12 @@ def _test_set(test: Any, wanted: Wanted, classes: tuple[str, ...] | None) -> tup
     except BadInput as error:
         raise error.under("test") from None
     if names and classes and names != classes:
-        problem = f"={wanted.label!r} has the classes {', '.join(names)}, in training {', '.join(classes)}. Cast both to one ClassLabel."
-        raise BadInput("test.label", problem)
+        raise BadInput(
+            "test.label",
+            f"has the classes {', '.join(names)}, in training {', '.join(classes)}",
+            value=wanted.label,
+            remedy="Cast both to one ClassLabel",
+        )
     return (x, y), notes
 
 
@@ -160,18 +169,18 @@ def _owners(dataset: Any, label: str, client_column: str | None, client_ids: Seq
     """The id of each sample's client."""
     if (client_column is None) == (client_ids is None):
         given = "neither is given" if client_ids is None else "both are given"
-        raise BadInput("client_column", f"={client_column!r} or client_ids says who holds what; {given}. Give one of the two.")
+        raise BadInput("client_column", f"or client_ids says who holds what; {given}", value=client_column, remedy="Give one of the two")
     if client_column is None:
         return client_ids
     if client_column == label:
-        raise BadInput("client_column", f"={client_column!r} is the label too. Name another column.")
+        raise BadInput("client_column", "is the label too", value=client_column, remedy="Name another column")
     return _ids(dataset, client_column)
 
 
 def _table(dataset: Any, setting: str, name: str) -> Any:
     """One column, as a pyarrow table."""
     if name not in dataset.features:
-        raise BadInput(setting, f"={name!r} is not a column of the dataset. {nearest(name, dataset.features)}")
+        raise BadInput(setting, "is not a column of the dataset", value=name, remedy=nearest(name, dataset.features))
     return dataset.with_format("arrow", columns=[name])[:]
 
 
@@ -217,12 +226,16 @@ def _numbers(table: Any, setting: str, name: str) -> np.ndarray:
         other = np.flatnonzero(lengths != lengths[:1])
         if len(other):
             row = int(other[0]) * shape[0] // len(array)
-            problem = f"={name!r} holds sequences of {lengths[0]} and of {lengths[other[0]]} values (first: row {row}, counting from 0)."
-            raise BadInput(setting, f"{problem} Give them one length.")
+            raise BadInput(
+                setting,
+                f"holds sequences of {lengths[0]} and of {lengths[other[0]]} values (first: row {row}, counting from 0)",
+                value=name,
+                remedy="Give them one length",
+            )
         shape.append(int(lengths[0]) if len(lengths) else 0)
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
-        raise BadInput(setting, f"={name!r} holds {array.type} values. Use numbers or sequences of numbers.")
+        raise BadInput(setting, f"holds {array.type} values", value=name, remedy="Use numbers or sequences of numbers")
     return np.array(array.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy, since Arrow's own memory is read-only
 
 
@@ -231,7 +244,7 @@ def _complete(setting: str, name: str, array: Any, rows: int) -> None:
     if array.null_count:
         first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0]) * rows // len(array)
         missing = plural(array.null_count, "missing value")
-        raise BadInput(setting, f"={name!r} has {missing} (first: row {first}, counting from 0). Fill or remove them.")
+        raise BadInput(setting, f"has {missing} (first: row {first}, counting from 0)", value=name, remedy="Fill or remove them")
 
 
 def _images(dataset: Any, name: str, column: Any, look: Look) -> Pixels:
@@ -239,7 +252,7 @@ def _images(dataset: Any, name: str, column: Any, look: Look) -> Pixels:
     mode = getattr(dataset.features[name], "mode", None)
     if mode not in CHANNELS:
         remedy = f'Use cast_column({name!r}, datasets.Image()), or mode="RGB", or "L" for grey ones.'
-        raise BadInput("features", f"={name!r} asks for images of mode {mode}. {remedy}")
+        raise BadInput("features", f"asks for images of mode {mode}", value=name, remedy=remedy)
     look = look._replace(channels=look.channels or CHANNELS[mode])
     flat = column.combine_chunks()
 

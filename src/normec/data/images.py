@@ -49,7 +49,7 @@ def read_cifar10(path: Path, look: Look) -> Table:
         (x, y), (test_x, test_y), notes = *_read_batches(path, look), []
     for labels in (y, test_y):
         if labels.dtype.kind != "i" or labels.min(initial=0) < 0 or labels.max(initial=0) >= len(CIFAR10):
-            raise BadInput("data.path", f"={str(path)!r} holds labels outside 0 … 9. Give the folder of CIFAR-10.")
+            raise BadInput("data.path", "holds labels outside 0 … 9", value=path, remedy="Give the folder of CIFAR-10")
     notes = list(dict.fromkeys([*notes, *x.notes, *test_x.notes]))
     return Table(x.scaled(), y, None, tuple(notes), test=(test_x.scaled(), test_y), classes=CIFAR10)
 
@@ -65,8 +65,12 @@ def _read_batches(path: Path, look: Look) -> tuple[tuple[Pixels, np.ndarray], tu
     folder = path / "cifar-10-batches-py" if (path / "cifar-10-batches-py").is_dir() else path
     missing = [name for name in BATCHES if not (folder / name).is_file()]
     if missing:
-        problem = f"={str(path)!r} holds neither parquet files train*, test* nor the python batches ({missing[0]} is missing)."
-        raise BadInput("data.path", f"{problem} Give the folder of CIFAR-10.")
+        raise BadInput(
+            "data.path",
+            f"holds neither parquet files train*, test* nor the python batches ({missing[0]} is missing)",
+            value=path,
+            remedy="Give the folder of CIFAR-10",
+        )
     *train, test = (_read_batch(folder / name, checksum) for name, checksum in BATCHES.items())
     x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
 
@@ -106,7 +110,9 @@ def pooled(table: Table, side: int) -> Table:
     """
     if table.x.ndim != 4 or any(length % side for length in table.x.shape[2:]):
         held = "no images" if table.x.ndim != 4 else f"images of {table.x.shape[2]}×{table.x.shape[3]} pixels"
-        raise BadInput("data.pool", f"={side} does not fit: the source holds {held}. Use a divisor of both sides, or leave it out.")
+        raise BadInput(
+            "data.pool", f"does not fit: the source holds {held}", value=side, remedy="Use a divisor of both sides, or leave it out"
+        )
 
     def averaged(x: np.ndarray) -> np.ndarray:
         n, channels, height, width = x.shape
@@ -123,11 +129,11 @@ def _decoded(files: Sequence[Path], label_column: str, look: Look) -> tuple[Pixe
     table = _stacked(files, look)
     column = _image_column(table.schema)
     if column is None:
-        raise BadInput("data.path", f": {files[0]} has no column img or image of encoded images. Give one.")
+        raise BadInput("data.path", f": {files[0]} has no column img or image of encoded images", remedy="Give one")
     encoded = table[column] if not pa.types.is_struct(table[column].type) else pa.compute.struct_field(table[column], "bytes")
     if encoded.null_count or not table.num_rows:
         missing = plural(encoded.null_count, "missing image")
-        raise BadInput("data.path", f": {files[0]} has {missing} of {table.num_rows}. Remove those rows.")
+        raise BadInput("data.path", f": {files[0]} has {missing} of {table.num_rows}", remedy="Remove those rows")
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
         with file.open("rb") as opened:
@@ -167,7 +173,7 @@ def _stacked(files: Sequence[Path], look: Look) -> Any:
         if isinstance(error, BadInput):
             raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise BadInput("data.path", f": {file} cannot be read: {reason}. Give an intact parquet file.") from None
+        raise BadInput("data.path", f": {file} cannot be read: {reason}", remedy="Give an intact parquet file") from None
 
 
 def _image_column(schema: Any) -> str | None:
@@ -238,12 +244,12 @@ def _read_batch(path: Path, checksum: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise BadInput("data.path", f": {path} cannot be read ({error.strerror}).") from None
+        raise BadInput("data.path", f": {path} cannot be read ({error.strerror})") from None
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != checksum:
-        raise BadInput("data.path", f": {path} is not the published file (its MD5 sum differs). Unpack the archive again.")
+        raise BadInput("data.path", f": {path} is not the published file (its MD5 sum differs)", remedy="Unpack the archive again")
     try:
         held = _Arrays(io.BytesIO(content), encoding="bytes").load()
         pixels, labels = np.asarray(held[b"data"], dtype=np.uint8), np.asarray(held[b"labels"], dtype=np.int64)
         return pixels.reshape(len(labels), 3, 32, 32), labels
     except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError) as error:
-        raise BadInput("data.path", f": {path} holds no batch of CIFAR-10 ({error}). Unpack the archive again.") from None
+        raise BadInput("data.path", f": {path} holds no batch of CIFAR-10 ({error})", remedy="Unpack the archive again") from None

@@ -41,8 +41,12 @@ def leaf_below(folder: Path) -> BadInput | None:
     if file is None:
         return None
     home = file.parent.parent if file.parent.name in ("train", "test") else file.parent
-    problem = f"={str(folder)!r} holds .json files in folders below it alone, such as {file.relative_to(folder)}"
-    return BadInput("data.source", f"{problem}. Give the folder {home} if it holds all of them.")
+    return BadInput(
+        "data.source",
+        f"holds .json files in folders below it alone, such as {file.relative_to(folder)}",
+        value=folder,
+        remedy=f"Give the folder {home} if it holds all of them",
+    )
 
 
 def read_leaf(path: Path, limit: int) -> Table:
@@ -89,14 +93,14 @@ def _held(files: list[Path], notes: list[str]) -> Held:
             y += data["y"]
             owners += [user] * len(data["x"])
     if not x:
-        raise BadInput("data.source", f": {files[0]} holds no samples. Give a file with some.")
+        raise BadInput("data.source", f": {files[0]} holds no samples", remedy="Give a file with some")
     try:
         found = Held(np.array(x), np.array(y), np.array(owners, dtype=str))
     except ValueError:
-        raise BadInput("data.source", f": {files[0].parent} holds samples of several shapes. Give samples of one shape.") from None
+        raise BadInput("data.source", f": {files[0].parent} holds samples of several shapes", remedy="Give samples of one shape") from None
     for name, array in (("x", found.x), ("y", found.y)):
         if array.dtype.kind not in "iufbU":
-            raise BadInput("data.source", f": {files[0]} holds {name} that are neither numbers nor strings. Give such.")
+            raise BadInput("data.source", f": {files[0]} holds {name} that are neither numbers nor strings", remedy="Give such")
     return found
 
 
@@ -118,7 +122,7 @@ def _users(file: Path, notes: list[str]) -> list[tuple[str, dict[str, list[Any]]
                 raise TypeError(f"user {user!r} has not {size} samples in lists x and y")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise BadInput("data.source", f"={str(file)!r} is not as LEAF writes it ({reason}). {layout}.") from None
+        raise BadInput("data.source", f"is not as LEAF writes it ({reason})", value=file, remedy=layout) from None
     others = [key for key in held if key not in KEYS]
     others += [f"{key} of a user" for key in dict.fromkeys(key for user in users for key in data[user]) if key not in ("x", "y")]
     notes += [f"left out: {', '.join(others)}"] if others else []
@@ -131,12 +135,15 @@ def _codes(path: Path, held: Held) -> Held:
     """Windows of characters as codes, each with the code of its next character."""
     if held.x.ndim != 1 or held.y.dtype.kind != "U" or held.y.ndim != 1:
         raise BadInput(
-            "data.source", f": {path} holds x of text that are not windows of characters. Give numbers, or strings of one length."
+            "data.source", f": {path} holds x of text that are not windows of characters", remedy="Give numbers, or strings of one length"
         )
     lengths = np.char.str_len(held.x)
     if len(set(lengths.tolist())) > 1 or (np.char.str_len(held.y) != 1).any():
         shortest, longest = lengths.min(), lengths.max()
-        problem = f": {path} holds strings of {shortest} to {longest} characters, or y that are not one character each"
-        raise BadInput("data.source", f"{problem}. Give strings of one length, and the next character as y.")
+        raise BadInput(
+            "data.source",
+            f": {path} holds strings of {shortest} to {longest} characters, or y that are not one character each",
+            remedy="Give strings of one length, and the next character as y",
+        )
     x = encode("".join(held.x.tolist())).reshape(len(held.x), -1)
     return Held(x, encode("".join(held.y.tolist())), held.user)

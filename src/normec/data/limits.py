@@ -31,17 +31,27 @@ def check_size(path: Path, needed: int, limit: int) -> None:
         BadInput: where it does not, with both numbers; also where the limit is above what the machine has at all.
     """
     if (most := installed()) < needed <= limit:
-        problem = f"={limit}: {str(path)!r} takes {needed:,} bytes of memory, and this machine has {most:,}"
-        raise BadInput("data.size_limit", f"{problem}. Give less data, or use a machine with more memory.")
+        raise BadInput(
+            "data.size_limit",
+            f": {str(path)!r} takes {needed:,} bytes of memory, and this machine has {most:,}",
+            value=limit,
+            remedy="Give less data, or use a machine with more memory",
+        )
     if needed > limit:
-        problem = f": {str(path)!r} takes {needed:,} bytes of memory, and {limit:,} are allowed"
-        raise BadInput("data.size_limit", f"{problem}. Set data.size_limit={needed} if this machine has the room, or give less data.")
+        raise BadInput(
+            "data.size_limit",
+            f": {str(path)!r} takes {needed:,} bytes of memory, and {limit:,} are allowed",
+            remedy=f"Set data.size_limit={needed} if this machine has the room, or give less data",
+        )
 
 
 def outgrown(path: Path, limit: int) -> BadInput:
     """The error for a file that reaches the limit while it is read, so that its full size is unknown."""
-    problem = f": {str(path)!r} takes more than the {limit:,} bytes of memory that are allowed"
-    return BadInput("data.size_limit", f"{problem}. Raise data.size_limit if this machine has the room, or give less data.")
+    return BadInput(
+        "data.size_limit",
+        f": {str(path)!r} takes more than the {limit:,} bytes of memory that are allowed",
+        remedy="Raise data.size_limit if this machine has the room, or give less data",
+    )
 
 
 def regular_file(path: Path, setting: str, kinds: str) -> Path:
@@ -55,14 +65,14 @@ def regular_file(path: Path, setting: str, kinds: str) -> Path:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise BadInput(setting, f"={str(path)!r} is not a file: it does not exist. Give {kinds}.") from None
+        raise BadInput(setting, "is not a file: it does not exist", value=path, remedy=f"Give {kinds}") from None
     except (OSError, ValueError) as error:  # links in a circle, a name that is too long or holds a null character
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(setting, f"={str(path)!r} cannot be looked up ({reason}). Give {kinds}.") from None
+        raise BadInput(setting, f"cannot be looked up ({reason})", value=path, remedy=f"Give {kinds}") from None
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in KINDS if test(mode)), "something else")
         said = "is not a file, but a folder" if stat.S_ISDIR(mode) else f"is {kind}, not a regular file"
-        raise BadInput(setting, f"={str(path)!r} {said}. Give {kinds}.")
+        raise BadInput(setting, said, value=path, remedy=f"Give {kinds}")
     return path
 
 
@@ -74,7 +84,7 @@ def refuse_other_kind(path: Path, begin: bytes, but: bytes = b"") -> None:
     """
     if begin in OTHERS and begin != but:
         kind, remedy = OTHERS[begin]
-        raise BadInput("data.source", f"={str(path)!r} cannot be read: it is {kind}. {remedy}.")
+        raise BadInput("data.source", f"cannot be read: it is {kind}", value=path, remedy=remedy)
 
 
 KINDS = (

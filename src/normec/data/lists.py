@@ -37,9 +37,15 @@ def in_places(source: str, name: str, lists: Any, dropped: tuple[str, ...]) -> P
     if (lengths != first).any():
         every = pc.fill_null(pc.list_value_length(lists), first).to_numpy()
         row = int(np.flatnonzero(every != first)[0])
-        problem = f"={source}: the column {name!r} holds lists of {lengths.min()} to {plural(int(lengths.max()), 'number')}"
+        problem = f": the column {name!r} holds lists of {lengths.min()} to {plural(int(lengths.max()), 'number')}"
         where = f"(first unlike those before it: row {row}, counting from 0)"
-        raise BadInput("data.source", f"{problem} {where}. Give lists of one length, or leave it out with {without((*dropped, name))}.")
+        remedy = f"Give lists of one length, or leave it out with {without((*dropped, name))}"
+        raise BadInput(
+            "data.source",
+            f"{problem} {where}",
+            value=source,
+            remedy=remedy,
+        )
     if not first:
         return Places(None, "")
     columns = {f"{name}[{place}]": pc.list_element(lists, place) for place in range(first)}

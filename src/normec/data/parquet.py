@@ -64,7 +64,7 @@ def _spread_out(path: Path, table: Any, dropped: tuple[str, ...]) -> tuple[Any, 
             empty.append(name)
             continue
         if twice := next((place for place in places.columns if place in table.column_names), None):
-            raise BadInput("data.source", f"={str(path)!r} has a column {twice!r} beside the lists of {name!r}. Rename one.")
+            raise BadInput("data.source", f"has a column {twice!r} beside the lists of {name!r}", value=path, remedy="Rename one")
         columns |= places.columns
         notes.append(places.note)
     return pa.table(columns), tuple(notes), empty
@@ -147,7 +147,7 @@ def _plain(column: Any) -> Any:
 
 
 def _forged(path: Path) -> BadInput:
-    return BadInput("data.source", f"={str(path)!r} holds another number of values or bytes than its headers say. Give an intact file.")
+    return BadInput("data.source", "holds another number of values or bytes than its headers say", value=path, remedy="Give an intact file")
 
 
 def index_columns(schema: Any) -> frozenset[str]:

@@ -27,7 +27,7 @@ def with_min_size(draw: Callable[[], np.ndarray], clients: int, min_size: int, d
         best = max(best, smallest)
     tried = f" in the best of {draws} draws" if draws > 1 else ""
     raise BadInput(
-        "data.min_size", f"={min_size}: the smallest of {clients} clients gets {plural(best, 'training sample')}{tried}. {remedy}"
+        "data.min_size", f": the smallest of {clients} clients gets {plural(best, 'training sample')}{tried}", value=min_size, remedy=remedy
     )
 
 
@@ -79,8 +79,9 @@ def shards(labels: np.ndarray, clients: int, classes_per_client: int, generator:
     if pieces > len(labels):
         raise BadInput(
             "data.classes_per_client",
-            f"={classes_per_client} for {clients} clients needs {pieces} shards of {len(labels)} training samples. "
-            "Use fewer clients or classes per client.",
+            f"for {clients} clients needs {pieces} shards of {len(labels)} training samples",
+            value=classes_per_client,
+            remedy="Use fewer clients or classes per client",
         )
     by_label = np.argsort(labels, kind="stable")
     shard_owner = generator.permutation(pieces) % clients

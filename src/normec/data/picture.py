@@ -33,13 +33,13 @@ def check(path: Path, setting: str = "picture") -> None:
         BadInput: for another kind of file, a folder that does not exist, and where matplotlib is missing.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(setting, f"={str(path)!r} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
+        raise BadInput(setting, value=path, must=f"end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if not path.parent.is_dir():
-        raise BadInput(setting, f"={str(path)!r}: {path.parent} is not a folder. Make it, or name another.")
+        raise BadInput(setting, f": {path.parent} is not a folder", value=path, remedy="Make it, or name another")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise BadInput(setting, f"={str(path)!r} needs matplotlib. Install it with pip install 'normec[plot]'.") from None
+        raise BadInput(setting, "needs matplotlib", value=path, remedy="Install it with pip install 'normec[plot]'") from None
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -73,7 +73,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     try:
         write_atomically(path, content.getvalue)
     except OSError as error:
-        raise BadInput("picture", f"={str(path)!r} cannot be written ({error.strerror}). Name another file.") from None
+        raise BadInput("picture", f"cannot be written ({error.strerror})", value=path, remedy="Name another file") from None
 
 
 def _stacked_bars(axes: Any, counts: np.ndarray, classes: list[str]) -> None:

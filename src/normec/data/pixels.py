@@ -122,7 +122,7 @@ def decode(images: Sequence[T], source: Callable[[T], Encoded], name: Callable[[
             for position in range(start, min(start + DECODED_AT_ONCE, len(images))):
                 found = _one(source(images[position]), name(images[position]), look, setting)
                 if found.kind != first.kind:
-                    raise BadInput(setting, _unlike(name(images[position]), found, name(images[0]), first, look.section))
+                    raise _unlike(setting, name(images[position]), found, name(images[0]), first, look.section)
                 values[position], pages[position], clear[position] = found.values, found.pages, found.clear
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -142,7 +142,7 @@ def _notes(names: list[str], pages: np.ndarray, clear: np.ndarray, first: _Image
         yield f"the images have 16 bits: 0 … 65535 becomes −1 … 1; {look.section}pixel_max=4095 is right for 12 bits in 16"
 
 
-def _unlike(name: str, found: _Image, first_name: str, first: _Image, section: str) -> str:
+def _unlike(setting: str, name: str, found: _Image, first_name: str, first: _Image, section: str) -> BadInput:
     """The problem of two images of different kinds, and what to do."""
 
     def shown(image: _Image) -> str:
@@ -157,7 +157,7 @@ def _unlike(name: str, found: _Image, first_name: str, first: _Image, section: s
         remedy = f"Set {section}channels=3 for colour, or {section}channels=1 for grey."
     else:
         remedy = _one_depth(found, first, section)
-    return f": {name} has {shown(found)}, {first_name} {shown(first)}. {remedy}"
+    return BadInput(setting, f": {name} has {shown(found)}, {first_name} {shown(first)}", remedy=remedy)
 
 
 def _one_depth(found: _Image, first: _Image, section: str) -> str:
@@ -211,11 +211,11 @@ def _one(source: Encoded, name: str, look: Look, setting: str) -> _Image:
     except BadInput:
         raise
     except UnidentifiedImageError:
-        problem = f": {name} cannot be decoded: it is no PNG, JPEG, BMP, GIF, WebP or TIFF. Remove it, or save it as one of these."
-        raise BadInput(setting, problem) from None
+        problem = f": {name} cannot be decoded: it is no PNG, JPEG, BMP, GIF, WebP or TIFF"
+        raise BadInput(setting, problem, remedy="Remove it, or save it as one of these") from None
     except Exception as error:  # whatever a damaged image raises
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise BadInput(setting, f": {name} cannot be decoded ({reason}). Remove or replace it.") from None
+        problem = f": {name} cannot be decoded ({' '.join(str(error).split()).rstrip('.')})"
+        raise BadInput(setting, problem, remedy="Remove or replace it") from None
 
 
 def _values(source: Encoded, opened: Any, name: str, look: Look, setting: str) -> tuple[np.ndarray, float]:
@@ -223,20 +223,20 @@ def _values(source: Encoded, opened: Any, name: str, look: Look, setting: str) -
     raw = _raw(opened)
     if opened.mode in (*GREY, *COLOUR) and ";16" not in raw:
         if look.pixel_max is not None:
-            problem = f"={look.pixel_max:g} acts only with images of more than 8 bits, and {name} has 8. Leave it out"
-            problem += f"; or, where others have more, save those of 8 bits with more, each value times {look.pixel_max / 255:.5g}."
-            raise BadInput(f"{look.section}pixel_max", problem)
+            held = f"acts only with images of more than 8 bits, and {name} has 8"
+            more = f"or, where others have more, save those of 8 bits with more, each value times {look.pixel_max / 255:.5g}"
+            raise BadInput(f"{look.section}pixel_max", held, value=look.pixel_max, remedy=f"Leave it out; {more}")
         return _shallow(opened, look), 255.0
     values, white = _deep(source, opened, raw, name, setting)
     white = look.pixel_max or white
     if not white:
-        problem = f": {name} holds {values.dtype} numbers, and no format says which of them is white."
-        raise BadInput(f"{look.section}pixel_max", f"{problem} Set it to that number, such as {look.section}pixel_max=4095 for 12 bits.")
+        problem, such = f": {name} holds {values.dtype} numbers, and no format says which of them is white", f"{look.section}pixel_max"
+        raise BadInput(such, problem, remedy=f"Set it to that number, such as {such}=4095 for 12 bits")
     low, high = float(values.min()), float(values.max())
     if not 0 <= low <= high <= white:
-        below = "Give numbers below 0 as they are, as arrays x and y in an .npz file."
-        remedy = below if low < 0 else f"Set {look.section}pixel_max to the largest number that the device gives."
-        raise BadInput(f"{look.section}pixel_max", f"={white:g}: {name} holds numbers from {low:g} to {high:g}. {remedy}")
+        above = f"Set {look.section}pixel_max to the largest number that the device gives"
+        remedy = "Give numbers below 0 as they are, as arrays x and y in an .npz file" if low < 0 else above
+        raise BadInput(f"{look.section}pixel_max", f": {name} holds numbers from {low:g} to {high:g}", value=white, remedy=remedy)
     return _as_wanted(values, look), white
 
 
@@ -263,8 +263,8 @@ def _deep(source: Encoded, opened: Any, raw: str, name: str, setting: str) -> tu
     if opened.mode in ("I", "F"):
         return upright(opened, opened)[None], 0.0
     if raw not in OTHER_HALF:
-        problem = f": {name} is of a kind ({opened.mode}, stored as {raw or 'another'}) whose values are not read in full."
-        raise BadInput(setting, f"{problem} Save it as RGB or grey of 8 or 16 bits, or give its values as arrays in an .npz file.")
+        problem = f": {name} is of a kind ({opened.mode}, stored as {raw or 'another'}) whose values are not read in full"
+        raise BadInput(setting, problem, remedy="Save it as RGB or grey of 8 or 16 bits, or give its values as arrays in an .npz file")
     with _open(source) as twin:  # Pillow keeps the upper byte of two, and of the same bytes in the other order the lower one
         twin.tile = [_reordered(tile, OTHER_HALF[raw]) for tile in twin.tile]
         upper, lower = (upright(image, image)[..., :3].astype(np.uint16) for image in (opened, twin))

@@ -68,7 +68,7 @@ def client_ids(table: Any, columns: Columns) -> np.ndarray | None:
 
 def _column(table: Any, setting: str, name: str) -> Any:
     if name not in table.column_names:
-        raise BadInput(setting, f"={name!r} is not a column of the file. {nearest(name, table.column_names)}")
+        raise BadInput(setting, "is not a column of the file", value=name, remedy=nearest(name, table.column_names))
     return table[name]
 
 
@@ -81,7 +81,7 @@ def values(table: Any, name: str, setting: str) -> np.ndarray:
     if column.null_count:
         first = int(np.flatnonzero(column.is_null().to_numpy())[0])
         missing = plural(column.null_count, "missing value")
-        raise BadInput(setting, f"={name!r} has {missing} (first: row {first}, counting from 0). Fill or remove them.")
+        raise BadInput(setting, f"has {missing} (first: row {first}, counting from 0)", value=name, remedy="Fill or remove them")
     kind = column.type
     if pa.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
@@ -91,4 +91,4 @@ def values(table: Any, name: str, setting: str) -> np.ndarray:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=str)
     held = column.to_pylist()
-    raise BadInput(setting, f"={name!r} holds {kind} values such as {held[0]!r}. Use whole numbers or strings.")
+    raise BadInput(setting, f"holds {kind} values such as {held[0]!r}", value=name, remedy="Use whole numbers or strings")

@@ -42,9 +42,9 @@ def read_dataset(dataset: Any) -> list[Pair]:
                     f": sample {index} is another one at each reading, as a random transform makes it; one draw would stand for all rounds"
                 )
                 remedy = "Leave the random part out, or put it into the model's forward pass. To keep one draw, give"
-                raise BadInput("dataset", f"{problem}. {remedy} [dataset[i] for i in range(len(dataset))].")
+                raise BadInput("dataset", problem, remedy=f"{remedy} [dataset[i] for i in range(len(dataset))]")
     if not all(_same(pairs[index], copy) for index, copy in copies.items()):
-        raise BadInput("dataset", " gives the same memory for several samples, so that each would become the last. Return a copy.")
+        raise BadInput("dataset", "gives the same memory for several samples, so that each would become the last", remedy="Return a copy")
     return pairs
 
 
@@ -52,9 +52,9 @@ def _length(dataset: Any) -> int:
     try:
         length = len(dataset)
     except Exception as error:  # whatever a user's dataset raises
-        raise BadInput("dataset", f" cannot be read sample by sample ({type(error).__name__}: {error}).") from error
+        raise BadInput("dataset", f"cannot be read sample by sample ({type(error).__name__}: {error})") from error
     if not length:
-        raise BadInput("dataset", " is empty. Give one with samples.")
+        raise BadInput("dataset", "is empty", remedy="Give one with samples")
     return int(length)
 
 
@@ -62,7 +62,7 @@ def _sample(dataset: Any, index: int) -> Pair:
     try:
         given = dataset[index]
     except Exception as error:  # whatever a user's dataset raises
-        raise BadInput("dataset", f" cannot be read sample by sample ({type(error).__name__}: {error}).") from error
+        raise BadInput("dataset", f"cannot be read sample by sample ({type(error).__name__}: {error})") from error
     return pair("dataset", f"sample {index} of the dataset", given)
 
 
@@ -95,11 +95,11 @@ def _generators_kept() -> Iterator[Callable[[], bool]]:
 def pair(setting: str, what: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) as arrays of numbers or, for y, strings."""
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise BadInput(setting, f": {what} is not a pair (x, y). Give one.")
+        raise BadInput(setting, f": {what} is not a pair (x, y)", remedy="Give one")
     try:
         x, y = (_array(part) for part in given)
     except (TypeError, ValueError) as error:
-        raise BadInput(setting, f": {what} holds no tensors or arrays of one shape ({error}). Give such.") from None
+        raise BadInput(setting, f": {what} holds no tensors or arrays of one shape ({error})", remedy="Give such") from None
     return x, y
 
 

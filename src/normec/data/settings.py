@@ -65,15 +65,15 @@ class Data(ImageSettings):
         super().__init__(**values)
         for key, kind in NEEDS.items():
             if getattr(self, key) is not None and self.partition != kind:
-                raise BadInput(key, f"={getattr(self, key)} acts only with partition={kind!r}. Remove it, or change partition.")
+                raise BadInput(key, f"acts only with partition={kind!r}", value=getattr(self, key), remedy="Remove it, or change partition")
         self._check_what_acts()
         self._check_roles()
         if self.separator is not None and self.separator != "tab" and (len(self.separator.encode()) != 1 or self.separator in '"\r\n'):
-            raise BadInput("separator", f"={self.separator!r} is not one character that may separate. Give one such as ; or tab.")
+            raise BadInput("separator", "is not one character that may separate", value=self.separator, remedy="Give one such as ; or tab")
         if looks_like_import_path(self.source) and self.clients is not None:
-            raise BadInput("clients", f"={self.clients}: {self.source} makes its own clients. Remove clients.")
+            raise BadInput("clients", f": {self.source} makes its own clients", value=self.clients, remedy="Remove clients")
         if self.partition == "column" and self.clients is not None:
-            raise BadInput("clients", f"={self.clients}: partition='column' takes the clients from the column. Remove clients.")
+            raise BadInput("clients", ": partition='column' takes the clients from the column", value=self.clients, remedy="Remove clients")
 
     def _check_what_acts(self) -> None:
         """That no setting is given that the source has no use for."""
@@ -93,22 +93,24 @@ class Data(ImageSettings):
             value = getattr(self, key)
             if value != type(self).model_fields[key].default and not applies:
                 shown = list(value) if isinstance(value, tuple) else value
-                raise BadInput(key, f"={shown!r} acts only with source={sources}. Remove it, or change source.")
+                raise BadInput(key, f"acts only with source={sources}", value=shown, remedy="Remove it, or change source")
 
     def _check_roles(self) -> None:
         """That no column has two roles."""
         if len(set(self.label_names)) != len(self.label_names):
-            raise BadInput("label_column", f"={list(self.label_names)} names a column twice. Name each once.")
+            raise BadInput("label_column", "names a column twice", value=list(self.label_names), remedy="Name each once")
         for key, names in (("label_column", self.label_names), ("client_column", (self.client_column,))):
             for name in names:
                 if name in self.drop_columns:
-                    raise BadInput("drop_columns", f" holds {name!r}, which is the {key}. Remove it there; it is not a feature.")
+                    raise BadInput("drop_columns", f"holds {name!r}, which is the {key}", remedy="Remove it there; it is not a feature")
         if self.partition == "column" and self.client_column in self.label_names:
-            raise BadInput("client_column", f"={self.client_column!r} is the label column too. Name another column.")
+            raise BadInput("client_column", "is the label column too", value=self.client_column, remedy="Name another column")
         if self.time_column is not None and self.test_source is not None:
-            raise BadInput("time_column", f"={self.time_column!r} acts only without test_source. Remove one of the two.")
+            raise BadInput("time_column", "acts only without test_source", value=self.time_column, remedy="Remove one of the two")
         if self.time_column in (*self.label_names, self.client_column, *self.drop_columns):
-            raise BadInput("time_column", f"={self.time_column!r} has another role already. Name another column, or remove that role.")
+            raise BadInput(
+                "time_column", "has another role already", value=self.time_column, remedy="Name another column, or remove that role"
+            )
 
     def _may_be(self, suffixes: tuple[str, ...]) -> bool:
         """Whether the source may hold files with one of these suffixes: one, a pattern, or a folder."""

@@ -51,9 +51,9 @@ def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | N
         try:
             federation = make()
         except (Exception, SystemExit) as error:  # whatever a user's function raises
-            raise BadInput("data.source", f"={data.source!r} failed ({type(error).__name__}: {error}).") from error
+            raise BadInput("data.source", f"failed ({type(error).__name__}: {error})", value=data.source) from error
         if not isinstance(federation, Federation):
-            raise BadInput("data.source", f"={data.source!r} returned {type(federation).__name__}. Return a normec.Federation.")
+            raise BadInput("data.source", f"returned {type(federation).__name__}", value=data.source, remedy="Return a normec.Federation")
         return _large_enough(federation, data.min_size)
     table = _read(data, data.source)
     if table.x.ndim != 4:
@@ -98,7 +98,7 @@ def _refuse_image_settings(data: Data, why: str) -> None:
     for key in IMAGES:
         if (value := getattr(data, key)) is not None:
             shown = list(value) if isinstance(value, tuple) else f"{value:g}"
-            raise BadInput(f"data.{key}", f"={shown} acts only with images; {why}. Leave it out.")
+            raise BadInput(f"data.{key}", f"acts only with images; {why}", value=shown, remedy="Leave it out")
 
 
 def _features(table: Table, x: np.ndarray) -> np.ndarray:
@@ -133,7 +133,9 @@ def _large_enough(federation: Federation, min_size: int) -> Federation:
     if len(small):
         first = f"client {federation.ids[small[0]]!r} has {plural(int(federation.sizes[small[0]]), 'training sample')}"
         others = f", and {plural(len(small) - 1, 'other client')} too few as well" if len(small) > 1 else ""
-        raise BadInput("data.min_size", f"={min_size}: {first}{others}. Use a smaller one, or leave such clients out of the data.")
+        raise BadInput(
+            "data.min_size", f": {first}{others}", value=min_size, remedy="Use a smaller one, or leave such clients out of the data"
+        )
     return federation
 
 
@@ -155,11 +157,15 @@ def _read_test(data: Data, source: str) -> Table:
     """As `_read`; what is wrong with the file is said of data.test_source."""
     try:
         if shared := shared_file(data.source, source):
-            problem = f"={source!r} and data.source share {shared}. Give a test set of other files, or remove data.test_source."
-            raise BadInput("data.test_source", problem)
+            raise BadInput(
+                "data.test_source",
+                f"and data.source share {shared}",
+                value=source,
+                remedy="Give a test set of other files, or remove data.test_source",
+            )
         return _read(data, source)
     except BadInput as error:
-        raise BadInput("data.test_source" if error.setting == "data.source" else error.setting, error.problem) from None
+        raise error.of("data.test_source" if error.setting == "data.source" else error.setting) from None
 
 
 def _read(data: Data, source: str) -> Table:
@@ -169,7 +175,10 @@ def _read(data: Data, source: str) -> Table:
     if source == "cifar10":
         if data.path is None or not Path(data.path).is_dir():
             raise BadInput(
-                "data.path", f"={data.path!r} is not a folder. Name the one that holds CIFAR-10, as parquet files or python batches."
+                "data.path",
+                "is not a folder",
+                value=data.path,
+                remedy="Name the one that holds CIFAR-10, as parquet files or python batches",
             )
         return read_cifar10(Path(data.path), look)
     path, limit = Path(source), look.size_limit
@@ -210,20 +219,28 @@ def _owners(data: Data, labels: np.ndarray, table: Table, train: np.ndarray, str
         return table.client[train], np.unique(table.client).tolist()
     clients = data.clients or DEFAULT_CLIENTS
     if clients > len(labels):
-        raise BadInput("data.clients", f"={clients} is more than the {len(labels)} training samples. Use at most that many.")
+        raise BadInput("data.clients", f"is more than the {len(labels)} training samples", value=clients, remedy="Use at most that many")
     if data.min_size * clients > len(labels):
-        needed = f"={data.min_size} for {clients} clients needs {data.min_size * clients:,} of {len(labels):,} training samples"
-        raise BadInput("data.min_size", f"{needed}. Use a smaller one, or fewer clients.")
+        raise BadInput(
+            "data.min_size",
+            f"for {clients} clients needs {data.min_size * clients:,} of {len(labels):,} training samples",
+            value=data.min_size,
+            remedy="Use a smaller one, or fewer clients",
+        )
     if data.partition in ("dirichlet", "shards") and (labels.ndim > 1 or labels.dtype.kind == "f"):
-        problem = f"={data.partition!r} deals by class, and the targets are {'several a sample' if labels.ndim > 1 else 'numbers'}"
-        raise BadInput("data.partition", f"{problem}. Use iid, power-law or column.")
+        raise BadInput(
+            "data.partition",
+            f"deals by class, and the targets are {('several a sample' if labels.ndim > 1 else 'numbers')}",
+            value=data.partition,
+            remedy="Use iid, power-law or column",
+        )
     return _dealt(data, labels, clients, streams.generator("partition")), list(range(clients))
 
 
 def _no_client_column(data: Data, names: tuple[str, ...]) -> BadInput:
     """The error for a name that is none of these names of columns, which are unknown where the source is no table."""
     remedy = nearest(data.client_column, names) if names else "Name the one that holds client ids."
-    return BadInput("data.client_column", f"={data.client_column!r} is not a column of {data.source}. {remedy}")
+    return BadInput("data.client_column", f"is not a column of {data.source}", value=data.client_column, remedy=remedy)
 
 
 def _dealt(data: Data, labels: np.ndarray, clients: int, generator: np.random.Generator) -> np.ndarray:

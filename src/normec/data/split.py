@@ -29,7 +29,9 @@ def split(table: Table, test_fraction: float, natural: bool, streams: Streams) -
     else:
         chosen[streams.generator("test split").permutation(samples)[: round(test_fraction * samples)]] = True
     if chosen.all():
-        raise BadInput("data.test_fraction", f"={test_fraction} of {samples} samples leaves none to train on. Use a smaller one.")
+        raise BadInput(
+            "data.test_fraction", f"of {samples} samples leaves none to train on", value=test_fraction, remedy="Use a smaller one"
+        )
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
 
@@ -50,7 +52,7 @@ def with_test(table: Table, other: Table) -> Table:
         BadInput: where the first has a test set already, or where the features differ.
     """
     if table.test is not None or other.test is not None:
-        raise BadInput("data.test_source", ": the source brings its own test set. Remove data.test_source.")
+        raise BadInput("data.test_source", ": the source brings its own test set", remedy="Remove data.test_source")
     x = other.x
     if table.features is not None and other.features is not None and table.features != other.features:
         missing = [name for name in table.features if name not in other.features]
@@ -58,12 +60,18 @@ def with_test(table: Table, other: Table) -> Table:
         if missing or more:
             differ = [f"lacks {', '.join(map(repr, missing))}"] if missing else []
             differ += [f"has {', '.join(map(repr, more))} more"] if more else []
-            problem = f": of the features of data.source it {' and '.join(differ)}"
-            raise BadInput("data.test_source", f"{problem}. Give both the same columns of numbers.")
+            raise BadInput(
+                "data.test_source",
+                f": of the features of data.source it {' and '.join(differ)}",
+                remedy="Give both the same columns of numbers",
+            )
         x = x[:, [other.features.index(name) for name in table.features]]
     elif table.x.shape[1:] != x.shape[1:] or table.y.shape[1:] != other.y.shape[1:]:
-        problem = f": its samples are of shape {x.shape[1:]}, those of data.source of shape {table.x.shape[1:]}"
-        raise BadInput("data.test_source", f"{problem}. Give both the same features.")
+        raise BadInput(
+            "data.test_source",
+            f": its samples are of shape {x.shape[1:]}, those of data.source of shape {table.x.shape[1:]}",
+            remedy="Give both the same features",
+        )
     y, test_y = _alike(table.y, other.y)
     client, test_client = table.client, other.client
     if client is not None and test_client is not None:

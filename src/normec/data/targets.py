@@ -24,7 +24,7 @@ def with_targets(table: Table, columns: tuple[str, ...], wanted: Literal["classe
         BadInput: for targets that do not suit the loss, and for fewer than two classes.
     """
     parts = [table.y, *(table.test[1:] if table.test else ())]
-    named = f"={columns[0]!r}" if len(columns) == 1 else f"={list(columns)}"
+    named = columns[0] if len(columns) == 1 else list(columns)
     kinds = {part.dtype.kind for part in parts}
     marks = len(columns) == 1 or all(bool(np.isin(part, (0, 1)).all()) for part in parts if part.dtype.kind in "iub")
     if "U" not in kinds and table.classes is None and wanted != "classes" and ("f" in kinds or wanted == "numbers" or not marks):
@@ -32,14 +32,17 @@ def with_targets(table: Table, columns: tuple[str, ...], wanted: Literal["classe
     if "f" in kinds:
         held = next(part for part in parts if part.dtype.kind == "f").ravel()[0]
         remedy = f"Give labels, or a loss for numbers, such as {REGRESSION}"
-        raise BadInput("data.label_column", f"{named} holds numbers such as {held}, and cross-entropy predicts classes. {remedy}.")
+        raise BadInput("data.label_column", f"holds numbers such as {held}, and cross-entropy predicts classes", value=named, remedy=remedy)
     if wanted == "numbers":
         held = "names classes" if table.classes else f"holds text such as {str(table.y.ravel()[0])!r}"
-        raise BadInput("data.label_column", f"{named} {held}, and the loss predicts numbers. Give numbers, or a loss for classes.")
+        raise BadInput(
+            "data.label_column", f"{held}, and the loss predicts numbers", value=named, remedy="Give numbers, or a loss for classes"
+        )
     names = table.classes or class_names("data.label_column", *parts)
     if names is None or len(names) < 2:
-        problem = f"{named} holds one class only ({table.y.ravel()[0]}). Give labels of two classes or more."
-        raise BadInput("data.label_column", problem)
+        raise BadInput(
+            "data.label_column", f"holds one class only ({table.y.ravel()[0]})", value=named, remedy="Give labels of two classes or more"
+        )
     return _of(table, [encode_labels("data.label_column", part, names).numpy() for part in parts], names)
 
 

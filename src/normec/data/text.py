@@ -34,8 +34,12 @@ def read_speakers(path: Path, window: int, limit: int = 2**63) -> Table:
     kept = {name: codes for name, codes in texts.items() if len(codes) > window}
     if not kept:
         longest = max(map(len, texts.values()))
-        problem = f"={str(path)!r} has no speaker who says more than {plural(window, 'character')} (the most: {longest})"
-        raise BadInput("data.source", f"{problem}. Use a smaller data.window, or a longer text.")
+        raise BadInput(
+            "data.source",
+            f"has no speaker who says more than {plural(window, 'character')} (the most: {longest})",
+            value=path,
+            remedy="Use a smaller data.window, or a longer text",
+        )
     samples = [sliding_window_view(codes, window + 1)[::STRIDE] for codes in kept.values()]
     x = np.concatenate([part[:, :-1] for part in samples])
     y = np.concatenate([part[:, -1] for part in samples])
@@ -54,7 +58,7 @@ def _spoken(path: Path) -> dict[str, list[str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput("data.source", f"={str(path)!r} cannot be read: {error}. Give a text in UTF-8.") from None
+        raise BadInput("data.source", f"cannot be read: {error}", value=path, remedy="Give a text in UTF-8") from None
     speakers: dict[str, list[str]] = {}
     speech: list[str] | None = None
     for number, line in enumerate(text.split("\n"), start=1):
@@ -65,8 +69,12 @@ def _spoken(path: Path) -> dict[str, list[str]]:
         elif heading := SPEAKER.fullmatch(line):
             speech = speakers.setdefault(heading[1], [])
         else:
-            problem = f"={str(path)!r} has a paragraph without a speaker in line {number}: {line.strip()[:40]!r}"
-            raise BadInput("data.source", f"{problem}. Begin it with a line NAME:, or remove it.")
+            raise BadInput(
+                "data.source",
+                f"has a paragraph without a speaker in line {number}: {line.strip()[:40]!r}",
+                value=path,
+                remedy="Begin it with a line NAME:, or remove it",
+            )
     if not speakers:
-        raise BadInput("data.source", f"={str(path)!r} is empty. Give paragraphs that begin with a line NAME:.")
+        raise BadInput("data.source", "is empty", value=path, remedy="Give paragraphs that begin with a line NAME:")
     return speakers

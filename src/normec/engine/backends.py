@@ -26,5 +26,5 @@ def choose_backend(engine: Engine, model: FlatModel, samples: tuple[Tensor, Tens
         return Loop()
     reason = suits(model, model.vector.clone(), samples)
     if reason and engine.backend == "vmap":
-        raise BadInput("engine.backend", f"='vmap' cannot compute this model: {reason}. Use loop or auto.")
+        raise BadInput("engine.backend", f"cannot compute this model: {reason}", value="vmap", remedy="Use loop or auto")
     return Loop() if reason else Vmap()

@@ -242,7 +242,7 @@ def layout_for(slots: int, clients: int, like: Tensor, computing: float, limit: 
         room = f"{disk:,} are free on the disk" if like.device.type == "cpu" else f"a mapped file serves no {like.device.type}"
         raise BadInput(
             "engine.memory_limit",
-            f": the client memories need {expected:,} bytes, {allowed:,} of RAM are allowed and {room}. "
-            "Use fewer clients, a smaller model, or raise engine.memory_limit.",
+            f": the client memories need {expected:,} bytes, {allowed:,} of RAM are allowed and {room}",
+            remedy="Use fewer clients, a smaller model, or raise engine.memory_limit",
         )
     return Layout(lazy, True, expected)

@@ -41,10 +41,10 @@ class Engine(Settings):
             BadInput: where this machine does not have it.
         """
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise BadInput("engine.device", f"={self.device!r} must be cpu, cuda or cuda:N.")
+            raise BadInput("engine.device", value=self.device, must="be cpu, cuda or cuda:N")
         try:
             local = os.environ.get("LOCAL_RANK")  # of several processes on one machine each takes its own
             return torch.zeros(1, device=f"cuda:{local}" if self.device == "cuda" and local else self.device).device
         except (RuntimeError, AssertionError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise BadInput("engine.device", f"={self.device!r} cannot be used here: {reason}. Use cpu.") from None
+            raise BadInput("engine.device", f"cannot be used here: {reason}", value=self.device, remedy="Use cpu") from None

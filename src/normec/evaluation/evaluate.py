@@ -40,7 +40,7 @@ class Evaluation(Settings):
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)
         if self.best_is is not None and self.best is None:
-            raise BadInput("best_is", f"={self.best_is!r} acts only with best. Set best, or remove it.")
+            raise BadInput("best_is", "acts only with best", value=self.best_is, remedy="Set best, or remove it")
 
     def build(self, federation: Federation, reading: Reading) -> dict[str, Metric]:
         """The metrics, as `metrics.built`; none where none is asked for and there is no test set.
@@ -52,7 +52,7 @@ class Evaluation(Settings):
         if federation.test is None:
             if chosen:
                 shown = [each.label for each in chosen]
-                raise BadInput("evaluation.metrics", f"={shown} needs a test set. Raise data.test_fraction, or remove it.")
+                raise BadInput("evaluation.metrics", "needs a test set", value=shown, remedy="Raise data.test_fraction, or remove it")
             return {}
         return built(chosen, reading, len(federation.classes) if federation.classes else None, math.prod(federation.y.shape[1:]))
 
@@ -66,12 +66,16 @@ class Evaluation(Settings):
         if self.best is None or (self.best_is is not None and self.best in held):
             return self.best_is != "smallest"
         if self.best not in held:
-            raise BadInput("evaluation.best", f"={self.best!r} is not a number of this run. {nearest(self.best, held)}")
+            raise BadInput("evaluation.best", "is not a number of this run", value=self.best, remedy=nearest(self.best, held))
         known = self.best in ("test_accuracy", "r2", *SMALLER_IS_BETTER)
         said = self.best not in SMALLER_IS_BETTER if known else getattr(metrics[self.best], "higher_is_better", None)
         if said is None:
-            problem = f"={self.best!r}: the metric does not say which of its values are better"
-            raise BadInput("evaluation.best", f'{problem}. Set evaluation.best_is to "largest" or "smallest".')
+            raise BadInput(
+                "evaluation.best",
+                ": the metric does not say which of its values are better",
+                value=self.best,
+                remedy='Set evaluation.best_is to "largest" or "smallest"',
+            )
         return bool(said)
 
 

@@ -110,12 +110,14 @@ def _made(chosen: NamedMetric, offered: dict[str, Any], reading: Reading, classe
             asked = inspect.signature(kind.__new__ if "__new__" in vars(kind) else kind).parameters
             metric = kind(**({name: value for name, value in offered.items() if name in asked} | chosen.arguments))
     except Exception as error:  # whatever a foreign class raises
-        raise BadInput("evaluation.metrics", f": {path} cannot be made ({type(error).__name__}: {error}). Name another metric.") from error
+        raise BadInput(
+            "evaluation.metrics", f": {path} cannot be made ({type(error).__name__}: {error})", remedy="Name another metric"
+        ) from error
     if not _is_metric(metric):
-        raise BadInput("evaluation.metrics", f": {path} is not a metric: it needs update, compute and reset. Name another one.")
+        raise BadInput("evaluation.metrics", f": {path} is not a metric: it needs update, compute and reset", remedy="Name another one")
     if _wants(metric) == "Binary" and not (reading.kind == "score" or (reading.kind == "classes" and classes == 2)):
         held = f"{classes} classes" if reading.kind == "classes" else "no two classes"
-        raise BadInput("evaluation.metrics", f": {path} is of two classes, and the model names {held}. Name another metric.")
+        raise BadInput("evaluation.metrics", f": {path} is of two classes, and the model names {held}", remedy="Name another metric")
     found: Metric = metric
     return found
 
@@ -139,8 +141,11 @@ def update(name: str, metric: Metric, reading: Reading, outputs: Tensor, targets
         metric.update(*_inputs(_wants(metric), reading, outputs.cpu(), targets.cpu()))
     except Exception as error:  # whatever a foreign class raises
         reason = " ".join(str(error).split()).rstrip(".")
-        problem = f": {name} does not take outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} ({reason})."
-        raise BadInput("evaluation.metrics", f"{problem} Name another metric.") from error
+        raise BadInput(
+            "evaluation.metrics",
+            f": {name} does not take outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} ({reason})",
+            remedy="Name another metric",
+        ) from error
 
 
 def _inputs(wanted: str | None, reading: Reading, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,5 +173,5 @@ def result(name: str, metric: Metric) -> float | None:
     try:
         found = float(metric.compute())
     except Exception as error:  # whatever a foreign class raises
-        raise BadInput("evaluation.metrics", f": {name} gives no number ({error}). Name another metric.") from error
+        raise BadInput("evaluation.metrics", f": {name} gives no number ({error})", remedy="Name another metric") from error
     return found if math.isfinite(found) else None

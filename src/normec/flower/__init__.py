@@ -5,7 +5,7 @@ import importlib.util
 from normec.errors import BadInput
 
 if importlib.util.find_spec("flwr") is None:
-    raise BadInput("normec.flower", " needs Flower, which is not installed. Install it with pip install 'normec[flower]'.")
+    raise BadInput("normec.flower", "needs Flower, which is not installed", remedy="Install it with pip install 'normec[flower]'")
 
 from normec.flower.client import ClientMod
 from normec.flower.evaluation import ClientEvaluation

@@ -74,8 +74,11 @@ def _check_unprotected(message: Message, owner: Owner) -> None:
     """
     if owner.trust != "none" or owner.limited:
         kind = message.metadata.message_type
-        problem = f": a {kind} message without one is not answered, since nothing would protect the answer. Use normec's Strategy."
-        raise BadInput("instruction", problem)
+        raise BadInput(
+            "instruction",
+            f": a {kind} message without one is not answered, since nothing would protect the answer",
+            remedy="Use normec's Strategy",
+        )
     owner.mark_unprotected()
 
 
@@ -92,7 +95,7 @@ def _train(message: Message, context: Context, call_next: Next, keeper: Keeper, 
     terms, mechanism = instruction.terms, instruction.terms.mechanism
     layout = Layout.of(_only_arrays(message), instruction.names, instruction.copies)
     if layout.d != terms.sizes.parameters:
-        raise BadInput("arrays", f" hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}.")
+        raise BadInput("arrays", f"hold {layout.d} trained parameters, and the experiment has {terms.sizes.parameters}")
     keeper.begin(instruction.attempt)
     memory = keeper.settle(instruction.settled)
     hidden = mechanism.trust.at_server  # who transmits: the others send zeros of the same size
@@ -209,5 +212,5 @@ def _only_arrays(message: Message) -> ArrayRecord:
         raise RuntimeError(f"the train function answered with an error: {message.error.reason}")
     records = list(message.content.array_records.values())
     if len(records) != 1:
-        raise BadInput("arrays", f": the message holds {len(records)} array records. Receive and return one, the model's.")
+        raise BadInput("arrays", f": the message holds {len(records)} array records", remedy="Receive and return one, the model's")
     return records[0]

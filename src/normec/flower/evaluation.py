@@ -56,14 +56,22 @@ class ClientEvaluation(Settings):
         if privacy.trust == "none":
             if given or self.delta is not None:
                 name = given[0] if given else "delta"
-                problem = f"={getattr(self, name)} has no meaning with privacy.trust='none'. Remove it, or change trust."
-                raise BadInput(f"evaluation.{name}", problem)
+                raise BadInput(
+                    f"evaluation.{name}",
+                    "has no meaning with privacy.trust='none'",
+                    value=getattr(self, name),
+                    remedy="Remove it, or change trust",
+                )
             return self
         if len(given) != 1:
-            problem = (
-                f"={self.epsilon}, noise_multiplier={self.noise_multiplier}: give one of the two, since privacy.trust={privacy.trust!r}"
+            raise BadInput(
+                "evaluation.epsilon",
+                (
+                    f", noise_multiplier={self.noise_multiplier}: give one of the two, since privacy.trust={privacy.trust!r} "
+                    "protects what the clients answer"
+                ),
+                value=self.epsilon,
             )
-            raise BadInput("evaluation.epsilon", f"{problem} protects what the clients answer.")
         found = self.changed(delta=self.delta if self.delta is not None else privacy.delta_for(clients))
         if self.epsilon is not None:
             silent = found.mechanism(privacy, clients, rounds)
@@ -78,13 +86,12 @@ class ClientEvaluation(Settings):
             BadInput: naming the setting.
         """
         if self.epsilon is not None or (privacy.trust != "none" and self.delta is None):
-            raise BadInput("evaluation", " names an ε to be calibrated. Give the noise multiplier and δ.")
+            raise BadInput("evaluation", "names an ε to be calibrated", remedy="Give the noise multiplier and δ")
         if (privacy.trust == "none") != (self.noise_multiplier is None):
-            problem = f"={self.noise_multiplier} does not go with privacy.trust={privacy.trust!r}."
-            raise BadInput("evaluation.noise_multiplier", problem)
+            raise BadInput("evaluation.noise_multiplier", f"does not go with privacy.trust={privacy.trust!r}", value=self.noise_multiplier)
         if privacy.trust != "none" and not (self.noise_multiplier or 0.0) >= SMALLEST_NOISE:
             raise BadInput(
-                "evaluation.noise_multiplier", f"={self.noise_multiplier} counts as no noise. Raise it, or leave evaluation out."
+                "evaluation.noise_multiplier", "counts as no noise", value=self.noise_multiplier, remedy="Raise it, or leave evaluation out"
             )
         self.mechanism(privacy, clients, rounds)
 
@@ -155,7 +162,7 @@ class ClientEvaluation(Settings):
 def _number(values: Mapping[str, object], name: str) -> float:
     value = values.get(name)
     if not isinstance(value, int | float) or not math.isfinite(value) or (name == WEIGHT and value < 0):
-        raise BadInput("evaluation", f": the evaluate function has returned {name}={value!r:.40}, and a number is wanted.")
+        raise BadInput("evaluation", f": the evaluate function has returned {name}={value!r:.40}, and a number is wanted")
     return float(value)
 
 

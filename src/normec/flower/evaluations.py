@@ -148,7 +148,7 @@ def _rounds_of(path: Path) -> set[int]:
     try:
         return {int(unsealed(line)["round"]) for line in whole.decode().splitlines()}
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput("folder", f": {path} is damaged ({error}). Restore it, or use another folder.") from None
+        raise BadInput("folder", f": {path} is damaged ({error})", remedy="Restore it, or use another folder") from None
 
 
 def _finite(value: Any) -> Any:

@@ -54,8 +54,11 @@ class Mark(NamedTuple):
             BadInput: saying which file says so.
         """
         if self.lines and (ledger is None or not holds(ledger, self.lines, self.head)):
-            problem = f": {self.ledger} is missing or older than {self.path.name}, which was written when it had {self.lines} lines."
-            raise BadInput("ledger", f"{problem} Restore it, or start a new experiment.")
+            raise BadInput(
+                "ledger",
+                f": {self.ledger} is missing or older than {self.path.name}, which was written when it had {self.lines} lines",
+                remedy="Restore it, or start a new experiment",
+            )
 
 
 class Index:
@@ -125,23 +128,34 @@ class Index:
         if known is None:
             return
         if ledger is None:
-            problem = f": {path} is missing, and {self.path.name} counts {plural(known.releases, 'release')} on it."
-            raise BadInput("ledger", f"{problem} Restore it, or start a new experiment, for which they count.")
+            raise BadInput(
+                "ledger",
+                f": {path} is missing, and {self.path.name} counts {plural(known.releases, 'release')} on it",
+                remedy="Restore it, or start a new experiment, for which they count",
+            )
         if not holds(ledger, known.lines, known.head):
-            problem = f": {path} is not the one that {self.path.name} knows of, with {plural(known.releases, 'release')}."
-            raise BadInput("ledger", f"{problem} Restore it, or start a new experiment, for which they count.")
+            raise BadInput(
+                "ledger",
+                f": {path} is not the one that {self.path.name} knows of, with {plural(known.releases, 'release')}",
+                remedy="Restore it, or start a new experiment, for which they count",
+            )
 
     def _read(self) -> Ledger | None:
         chain = read(self.path) if self.path.exists() else None
         if chain and chain.lines:
             if self.client not in (None, chain.lines[0].get("client")):
-                raise BadInput("index", f": {self.path} is of client {chain.lines[0].get('client')!r:.80}. Use a state-dir of its own.")
+                raise BadInput(
+                    "index", f": {self.path} is of client {chain.lines[0].get('client')!r:.80}", remedy="Use a state-dir of its own"
+                )
             return chain
         kept = sorted(str(path.relative_to(self.folder)) for path in self.folder.glob("*/*"))
         if self.path.with_suffix(".head").exists() or kept:
             found = kept[0] if kept else self.path.with_suffix(".head").name
-            problem = f": {self.path} is missing, which counts what this client has released, and {found} is there."
-            raise BadInput("index", f"{problem} Restore it, or take a new state-dir and a max-epsilon lower by what was spent.")
+            raise BadInput(
+                "index",
+                f": {self.path} is missing, which counts what this client has released, and {found} is there",
+                remedy="Restore it, or take a new state-dir and a max-epsilon lower by what was spent",
+            )
         return None
 
     def _take(self, line: Mapping[str, Any]) -> None:
@@ -157,10 +171,13 @@ class Index:
             return
         ledger = read(path)
         if len(ledger.lines) < known.lines:
-            raise BadInput("ledger", f": {path} ends at line {len(ledger.lines)} and had come to line {known.lines}. Restore it.")
+            raise BadInput("ledger", f": {path} ends at line {len(ledger.lines)} and had come to line {known.lines}", remedy="Restore it")
         if ledger.counted() > known.releases + 1:
-            problem = f": {self.path} counts {plural(known.releases, 'release')} of {ledger.counted()} on {path}, being older."
-            raise BadInput("index", f"{problem} Restore the newer one.")
+            raise BadInput(
+                "index",
+                f": {self.path} counts {plural(known.releases, 'release')} of {ledger.counted()} on {path}, being older",
+                remedy="Restore the newer one",
+            )
         if ledger.counted() > known.releases:
             self.accounts[key] = known._replace(mechanism=_content(ledger.lines[0]), releases=ledger.counted())
 
@@ -168,8 +185,11 @@ class Index:
         """Refuses an index that has come less far than a file knew that was written beside a ledger, now of so many lines."""
         known = self._noted.get(self.key(mark.ledger), Account({}, 0))
         if mark.lines > max(known.lines, lines) + 1:  # a process that was killed may leave a line that no head knows of
-            problem = f": {self.path} is older than {mark.path}, and counts {plural(known.releases, 'release')} there."
-            raise BadInput("index", f"{problem} Restore the newer one, or take a new state-dir and a max-epsilon lower by what was spent.")
+            raise BadInput(
+                "index",
+                f": {self.path} is older than {mark.path}, and counts {plural(known.releases, 'release')} there",
+                remedy="Restore the newer one, or take a new state-dir and a max-epsilon lower by what was spent",
+            )
 
     def key(self, path: Path) -> str:
         """The name of a ledger in the index."""
@@ -194,7 +214,7 @@ def read_attempt(path: Path) -> tuple[str, Mark]:
     """
     found = re.fullmatch(r"([0-9a-f]{32}) (\d{1,15}) ([0-9a-f]*)", path.read_text(errors="replace"))
     if not found:
-        raise BadInput("attempt", f": {path} is damaged. Restore it, or start a new experiment.")
+        raise BadInput("attempt", f": {path} is damaged", remedy="Restore it, or start a new experiment")
     return found[1], Mark(path, int(found[2]), found[3])
 
 

@@ -37,7 +37,7 @@ def check_hex(name: str, text: object) -> str:
         BadInput: for anything else.
     """
     if not isinstance(text, str) or not re.fullmatch(r"[0-9a-f]{32}", text):
-        raise BadInput(name, f"={text!r:.60} must be 32 hexadecimal digits.")
+        raise BadInput(name, value=text, must="be 32 hexadecimal digits")
     return text
 
 
@@ -77,15 +77,15 @@ class Keeper:
             self._open()
 
     def _open(self) -> None:
-        problem = f": client {self.owner.client_id!r} is still busy with a round of experiment {self.experiment}. Wait for it."
+        problem = f": client {self.owner.client_id!r} is still busy with a round of experiment {self.experiment}"
         with making(self.folder):
-            self._lock = Lock(self.folder, BadInput("state-dir", problem), PATIENCE)
+            self._lock = Lock(self.folder, BadInput("state-dir", problem, remedy="Wait for it"), PATIENCE)
         try:
             self._kept = self._read() if self.path.exists() else None
             ledger = self._ledger(TRAINING)
             self._mark.check(ledger)
             if self._kept is None and ledger and ledger.lines:
-                raise BadInput("memory", f": {self.path} is lost, and its ledger knows of rounds. Start a new experiment.")
+                raise BadInput("memory", f": {self.path} is lost, and its ledger knows of rounds", remedy="Start a new experiment")
         except BadInput:
             self._lock.release()
             raise
@@ -112,8 +112,11 @@ class Keeper:
         elif attempt != kept.settled:
             if attempt > self._before:  # ids of attempts are in their order
                 self.owner.mark_outdated(self.experiment)
-            problem = f": the server has counted attempt {attempt} and {self.path} does not hold it, having been lost or restored."
-            raise BadInput("memory", f"{problem} This client cannot continue in experiment {self.experiment}; start a new one.")
+            raise BadInput(
+                "memory",
+                f": the server has counted attempt {attempt} and {self.path} does not hold it, having been lost or restored",
+                remedy=f"This client cannot continue in experiment {self.experiment}; start a new one",
+            )
         self._kept = kept
         return kept.memory
 
@@ -161,7 +164,7 @@ class Keeper:
             self.propose(attempt, kept.memory if kept.proposed == NEVER else kept.next, kept.sent, k)
             return kept.sent
         if ledger and ledger.committed(k):
-            raise BadInput("instruction", f": round {k} is over for this client, and its message has left. Ask for a later one.")
+            raise BadInput("instruction", f": round {k} is over for this client, and its message has left", remedy="Ask for a later one")
         return None
 
     def begin(self, attempt: str) -> None:
@@ -179,7 +182,7 @@ class Keeper:
             self._before, mark = read_attempt(path)
             mark.check(ledger)
             if attempt <= self._before:
-                raise BadInput("instruction", f": attempt {attempt} is not newer than {self._before}, which this client has seen.")
+                raise BadInput("instruction", f": attempt {attempt} is not newer than {self._before}, which this client has seen")
         write_atomically(path, lambda: " ".join((attempt, *map(str, mark_of(ledger)))).encode())
 
     def intend(self, k: int, of: str = TRAINING) -> Ledger:
@@ -209,9 +212,9 @@ class Keeper:
         """Refuses a release beyond those that the experiment has accounted for."""
         rounds = self._mechanism(of).rounds
         if ledger.counted() >= rounds:
-            raise BadInput("rounds", f"={rounds}: this client's ledger counts as many releases already.")
+            raise BadInput("rounds", ": this client's ledger counts as many releases already", value=rounds)
         if of == TRAINING and self._silent(ledger):
-            raise BadInput("privacy.client_limit", f"={self.terms.privacy.client_limit:g} of the experiment allows no further release.")
+            raise BadInput("privacy.client_limit", "of the experiment allows no further release", value=self.terms.privacy.client_limit)
 
     def check(self, of: str = TRAINING) -> None:
         """Refuses terms that leave the owner's limits no room for a single release, and a directory that has lost some.
@@ -270,7 +273,7 @@ class Keeper:
         except ValueError:
             found = "its terms cannot be read"
         if found:
-            raise BadInput("memory", f": {self.path} is of another experiment or other terms ({found}), and is not loaded.")
+            raise BadInput("memory", f": {self.path} is of another experiment or other terms ({found}), and is not loaded")
 
     def _read(self) -> Kept:
         slots, d = self.terms.algorithm.client_slots, self.terms.sizes.parameters
@@ -279,12 +282,12 @@ class Keeper:
                 said = file.metadata() or {}
                 tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except (SafetensorError, OSError, ValueError) as error:
-            raise BadInput("memory", f": {self.path} is damaged ({error}). Restore it, or start a new experiment.") from None
+            raise BadInput("memory", f": {self.path} is damaged ({error})", remedy="Restore it, or start a new experiment") from None
         self._check_origin(said)
         self._mark = read_memory_mark(self.path, said)
         wanted = [*slots, *(f"next.{name}" for name in slots), *({SENT} & tensors.keys())]
         if sorted(tensors) != sorted(wanted) or any(vector.shape != (d,) for vector in tensors.values()):
-            raise BadInput("memory", f": {self.path} is damaged (it holds {json.dumps(sorted(tensors))}). Start a new experiment.")
+            raise BadInput("memory", f": {self.path} is damaged (it holds {json.dumps(sorted(tensors))})", remedy="Start a new experiment")
         memory, after = (tuple(tensors[f"{prefix}{name}"] for name in slots) for prefix in ("", "next."))
         settled, proposed = check_hex("settled", said.get("settled")), check_hex("proposed", said.get("proposed"))
         k = said.get("round", "")

@@ -56,15 +56,18 @@ class Layout(NamedTuple):
         """
         first = dict(copies)
         if absent := {*(trained or ()), *first, *first.values()} - set(arrays):
-            raise BadInput("trained", f" names {min(absent)!r}, and the model's arrays are {', '.join(arrays)}.")
+            raise BadInput("trained", f"names {min(absent)!r}, and the model's arrays are {', '.join(arrays)}")
         wanted = {first.get(name, name) for name in (arrays if trained is None else trained)}
         names = tuple(name for name in arrays if name in wanted)
         for name in names:
             if not np.issubdtype(np.dtype(arrays[name].dtype), np.floating):
-                problem = f" {name!r} holds {arrays[name].dtype}, which no noise can protect and no step can move."
-                raise BadInput("initial_arrays:", f"{problem} Give the module itself, or name the trained arrays with trained=[…].")
+                raise BadInput(
+                    "initial_arrays",
+                    f": {name!r} holds {arrays[name].dtype}, which no noise can protect and no step can move",
+                    remedy="Give the module itself, or name the trained arrays with trained=[…]",
+                )
         if not names:
-            raise BadInput("initial_arrays", " hold nothing to train. Give the model's arrays.")
+            raise BadInput("initial_arrays", "hold nothing to train", remedy="Give the model's arrays")
         used = tuple(pair for pair in copies if pair[1] in wanted)
         return cls(names, tuple(tuple(arrays[name].shape) for name in names), used)
 
@@ -82,7 +85,9 @@ class Layout(NamedTuple):
         parts = []
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in arrays or tuple(arrays[name].shape) != shape:
-                raise BadInput("arrays", f" hold no {name!r} of shape {shape}. Return the arrays that were received, with their names.")
+                raise BadInput(
+                    "arrays", f"hold no {name!r} of shape {shape}", remedy="Return the arrays that were received, with their names"
+                )
             parts.append(arrays[name].numpy().astype(np.float32, casting="same_kind").ravel())
         return torch.from_numpy(np.concatenate(parts))
 
@@ -94,8 +99,11 @@ class Layout(NamedTuple):
         """
         for name, first in self.copies:
             if name not in arrays or not np.array_equal(arrays[name].numpy(), arrays[first].numpy(), equal_nan=True):
-                problem = f": {name!r} and {first!r} began equal and count as one parameter, and training has moved them apart."
-                raise BadInput("arrays", f"{problem} Tie them in the train function's model, or give Strategy.start the module itself.")
+                raise BadInput(
+                    "arrays",
+                    f": {name!r} and {first!r} began equal and count as one parameter, and training has moved them apart",
+                    remedy="Tie them in the train function's model, or give Strategy.start the module itself",
+                )
 
     @staticmethod
     def tensors(arrays: ArrayRecord) -> dict[str, Tensor]:
@@ -116,8 +124,11 @@ def _refuse_what_collects_statistics(module: nn.Module) -> None:
     """Running statistics of the data travel in no message: at the server they would stay as they began."""
     for name, layer in module.named_modules():
         if getattr(layer, "running_mean", None) is not None:
-            problem = f": its layer {name!r} ({type(layer).__name__}) collects statistics of the data, which no message carries."
-            raise BadInput("initial_arrays", f"{problem} Use GroupNorm.")
+            raise BadInput(
+                "initial_arrays",
+                f": its layer {name!r} ({type(layer).__name__}) collects statistics of the data, which no message carries",
+                remedy="Use GroupNorm",
+            )
 
 
 def _refuse_what_overlaps(tensors: Mapping[str, Tensor]) -> None:
@@ -126,8 +137,11 @@ def _refuse_what_overlaps(tensors: Mapping[str, Tensor]) -> None:
     for other, tensor in sorted(tensors.items(), key=lambda each: each[1].data_ptr()):
         start = tensor.data_ptr()
         if start < end:
-            problem = f": {name!r} and {other!r} share memory and are not the same tensor, so that neither can move alone."
-            raise BadInput("initial_arrays", f"{problem} Make one of them a copy (.clone()), or both the same tensor.")
+            raise BadInput(
+                "initial_arrays",
+                f": {name!r} and {other!r} share memory and are not the same tensor, so that neither can move alone",
+                remedy="Make one of them a copy (.clone()), or both the same tensor",
+            )
         length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         name, end = other, start + length * tensor.element_size()
 

@@ -43,7 +43,7 @@ def certificates(folder: Path, nodes: int) -> Path:
         import trustme
     except ImportError:
         raise BadInput(
-            "normec.flower", " needs trustme for a federation on this machine. Install it with pip install 'normec[flower]'."
+            "normec.flower", "needs trustme for a federation on this machine", remedy="Install it with pip install 'normec[flower]'"
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
     authority, tomorrow = trustme.CA(), datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)

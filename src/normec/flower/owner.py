@@ -53,8 +53,10 @@ class Owner(Settings):
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
         if self.trust != "none" and not self.limited:
-            problem = f" is missing: with trust={self.trust!r} say what ε all experiments together may spend,"
-            raise BadInput("max_epsilon", f"{problem} or give min-noise-multiplier.")
+            raise BadInput(
+                "max_epsilon",
+                f"is missing: with trust={self.trust!r} say what ε all experiments together may spend, or give min-noise-multiplier",
+            )
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Owner:
@@ -71,13 +73,13 @@ class Owner(Settings):
                 given[name] = value
             elif near or name.startswith(("max_", "min_", "trust")):
                 meant = f"Did you mean {near[0]}?" if near else nearest(name, known)
-                raise BadInput(f"node-config: {key}", f" is not known. {meant.replace('_', '-')}")
+                raise BadInput(f"node-config: {key}", "is not known", remedy=meant.replace("_", "-"))
         if isinstance(given.get("client_id"), int):
             given["client_id"] = str(given["client_id"])
         try:
             return cls(**given)
         except BadInput as error:
-            raise BadInput(f"node-config: {error.setting.replace('_', '-')}", error.problem) from None
+            raise error.of(f"node-config: {error.setting.replace('_', '-')}") from None
 
     @property
     def limited(self) -> bool:
@@ -97,22 +99,31 @@ class Owner(Settings):
         """
         trust, noise = terms.privacy.trust, terms.privacy.noise_multiplier or 0.0
         if TRUST.index(trust) < TRUST.index(self.trust):
-            raise BadInput("privacy.trust", f"={trust!r} is less than this client's owner accepts (trust={self.trust!r}).")
+            raise BadInput("privacy.trust", f"is less than this client's owner accepts (trust={self.trust!r})", value=trust)
         if self.adjacency == "replace-one" != terms.privacy.adjacency:
-            problem = f"={terms.privacy.adjacency!r} protects less than this client's owner asks for (adjacency='replace-one')."
-            raise BadInput("privacy.adjacency", problem)
+            raise BadInput(
+                "privacy.adjacency",
+                "protects less than this client's owner asks for (adjacency='replace-one')",
+                value=terms.privacy.adjacency,
+            )
         if self.own_coins and terms.mechanism.trusts_the_draw:
-            problem = " of this client's owner accepts no experiment whose server draws who takes part. Let each client draw its own coin."
-            raise BadInput("own-coins", problem)
+            raise BadInput(
+                "own-coins",
+                "of this client's owner accepts no experiment whose server draws who takes part",
+                remedy="Let each client draw its own coin",
+            )
         noises = {"privacy": noise}
         if terms.evaluation is not None:
             noises["evaluation"] = terms.evaluation.noise_multiplier or 0.0
         section, noise = min(noises.items(), key=lambda each: each[1])
         if self.min_noise_multiplier is not None and not noise >= self.min_noise_multiplier:
-            problem = f"={noise:g} is below the {self.min_noise_multiplier:g} that this client's owner asks for (min-noise-multiplier)."
-            raise BadInput(f"{section}.noise_multiplier", problem)
+            raise BadInput(
+                f"{section}.noise_multiplier",
+                f"is below the {self.min_noise_multiplier:g} that this client's owner asks for (min-noise-multiplier)",
+                value=noise,
+            )
         if (self.limited or self.trust != "none") and not terms.mechanism.private:
-            raise BadInput("privacy", " spends ε = ∞, and this client's owner has set limits.")
+            raise BadInput("privacy", "spends ε = ∞, and this client's owner has set limits")
 
     def index(self) -> Index:
         """What this client has released in all experiments, verified.
@@ -124,7 +135,9 @@ class Owner(Settings):
 
     def writing(self) -> Lock:
         """Keeps the other processes of this client from writing down a release meanwhile; its directory must exist."""
-        busy = BadInput("state-dir", f": another experiment of client {self.client_id!r} is still writing in {self.folder}. Wait for it.")
+        busy = BadInput(
+            "state-dir", f": another experiment of client {self.client_id!r} is still writing in {self.folder}", remedy="Wait for it"
+        )
         return Lock(self.folder, busy, PATIENCE)
 
     def mark_unprotected(self) -> None:
@@ -152,19 +165,27 @@ class Owner(Settings):
         if self.max_epsilon is None:
             return
         if index.unprotected:
-            problem = f"={self.max_epsilon:g} of this client's owner cannot hold any more: messages have left without protection before"
-            raise BadInput("max-epsilon", f"{problem} ({UNPROTECTED} in its directory).")
-        if index.outdated:
-            problem = (
-                f"={self.max_epsilon:g} of this client's owner cannot hold: its state-dir is an older copy, which has forgotten releases."
+            raise BadInput(
+                "max-epsilon",
+                (
+                    f"of this client's owner cannot hold any more: messages have left without protection before ({UNPROTECTED} in "
+                    "its directory)"
+                ),
+                value=self.max_epsilon,
             )
-            raise BadInput("max-epsilon", f"{problem} Restore the newer one, or take a new one and a max-epsilon lower by what was spent.")
+        if index.outdated:
+            raise BadInput(
+                "max-epsilon",
+                "of this client's owner cannot hold: its state-dir is an older copy, which has forgotten releases",
+                value=self.max_epsilon,
+                remedy="Restore the newer one, or take a new one and a max-epsilon lower by what was spent",
+            )
         accounts = {**index.accounts, **planned}
         total = spent(accounts.values(), self.delta)
         if not total <= self.max_epsilon:
-            problem = f"={self.max_epsilon:g} of this client's owner does not allow another release: with it ε = {total:.4g}"
-            experiments = len({key.partition("/")[0] for key in accounts})
-            raise BadInput("max-epsilon", f"{problem} at δ = {self.delta:g}, over {plural(experiments, 'experiment')}.")
+            experiments = plural(len({key.partition("/")[0] for key in accounts}), "experiment")
+            problem = f"of this client's owner does not allow another release: with it ε = {total:.4g} at δ = {self.delta:g}"
+            raise BadInput("max-epsilon", f"{problem}, over {experiments}", value=self.max_epsilon)
 
 
 def account(folder: Path, delta: float) -> dict[str, Any]:

@@ -109,18 +109,21 @@ class Roster:
             if reply.has_error() and reply.error.code in UNAVAILABLE:
                 return self._turn_away(node, SILENT.format(node), stated=False)
             if reply.has_error():
-                raise BadInput("it", " has answered with an error; its log says why")
+                raise BadInput("it", "has answered with an error; its log says why")
             answer = Answer.read(reply)
             who = f"client {answer.client!r}" if answer.client else who
             if answer.refused:
                 raise BadInput("", answer.refused)
             if answer.client in self.node_of:
-                raise BadInput("another", f" node speaks for client {answer.client!r} already")
+                raise BadInput("another", f"node speaks for client {answer.client!r} already")
             if self.clients and answer.client not in self.clients:
-                raise BadInput("it", " is none of the experiment's clients, whose number is part of the accounting")
+                raise BadInput("it", "is none of the experiment's clients, whose number is part of the accounting")
             if self.bound.setdefault(answer.client, self._identity.get(node, "")) != self._identity.get(node, ""):
-                problem = f" node has spoken for client {answer.client!r} before, and names stay with a node's key. Start it with that key,"
-                raise BadInput("another", f"{problem} or let the name move with Strategy(moved=[{answer.client!r}])")
+                raise BadInput(
+                    "another",
+                    f"node has spoken for client {answer.client!r} before, and names stay with a node's key",
+                    remedy=f"Start it with that key, or let the name move with Strategy(moved=[{answer.client!r}])",
+                )
             self.node_of[answer.client] = node
             self._turned_away.pop(node, None)
         except BadInput as error:
@@ -186,7 +189,7 @@ class Roster:
             try:
                 answer = Answer.read(reply)
                 if answer.client != client:
-                    raise BadInput("reply", f" says that it is of client {answer.client!r:.70}.")
+                    raise BadInput("reply", f"says that it is of client {answer.client!r:.70}")
                 if answer.refused:
                     declined.add(client)
                     raise BadInput("", answer.refused)

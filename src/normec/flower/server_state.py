@@ -96,7 +96,7 @@ class ServerState(Standing):
         found = self.journal.open(settings, self._tensors(), NUMBERS)
         if found is None:
             if self.journal.counted(0):
-                raise BadInput("folder", f": {folder.path} has a ledger with rounds and no checkpoint. Restore it, or use another.")
+                raise BadInput("folder", f": {folder.path} has a ledger with rounds and no checkpoint", remedy="Restore it, or use another")
             return
         tensors, counts = found
         self.server = Server.loaded(tensors, self.terms.algorithm, self.optimizer)

@@ -211,8 +211,11 @@ class Strategy(FlowerStrategy):
 
     def _check_moved(self) -> None:
         if unknown := self.moved - set(self.state.clients):
-            problem = f" names {min(unknown)!r:.80}, and the experiment's clients are {', '.join(self.state.clients) or 'not known yet'}."
-            raise BadInput("moved", f"{problem} Leave it out.")
+            raise BadInput(
+                "moved",
+                f"names {min(unknown)!r:.80}, and the experiment's clients are {', '.join(self.state.clients) or 'not known yet'}",
+                remedy="Leave it out",
+            )
 
     def _greeting(self, node: int, patience: float = 0.0) -> Message:
         return self._message(node, None, {}, patience or self.timeout)
@@ -249,7 +252,7 @@ class Strategy(FlowerStrategy):
             number = len(evaluations.evaluation.metrics) + weight
             self._check_answer(answer, self.state.rounds_done - 1, evaluations.mechanism, number)
             if weight and answer.message is not None and not float(answer.message[0]) >= 0:
-                raise BadInput("reply", f" holds metrics of {float(answer.message[0]):g} samples.")
+                raise BadInput("reply", f"holds metrics of {float(answer.message[0]):g} samples")
 
     def _check_answer(self, answer: Answer, k: int, mechanism: Mechanism, d: int | None) -> None:
         """Refuses an answer to something else than round k, or anything but a message (d,) of a norm that honest clients send.
@@ -259,9 +262,9 @@ class Strategy(FlowerStrategy):
         """
         for name, asked in (("experiment", self.state.experiment), ("attempt", self.state.attempt), ("round", k)):
             if getattr(answer, name) != asked:
-                raise BadInput("reply", f" is to another {name} ({getattr(answer, name)!r:.50}, not {asked!r}).")
+                raise BadInput("reply", f"is to another {name} ({getattr(answer, name)!r:.50}, not {asked!r})")
         if (answer.message is not None) != (d is not None):
-            raise BadInput("reply", " holds no message." if answer.message is None else " holds a message that nobody asked for.")
+            raise BadInput("reply", "holds no message" if answer.message is None else "holds a message that nobody asked for")
         if d is not None:
             bound = mechanism.bound if mechanism.trust.promises or mechanism is self.state.mechanism else math.inf
             answer.check_message(d, bound, mechanism.noise_std if mechanism.trust.per_client else 0.0)

@@ -107,7 +107,7 @@ class Terms:
             BadInput: where there are none.
         """
         if self.evaluation is None:
-            raise BadInput("instruction", ": it asks for an evaluation, and the terms hold none.")
+            raise BadInput("instruction", ": it asks for an evaluation, and the terms hold none")
         return self.evaluation.mechanism(self.privacy, self.sizes.clients, self.sizes.rounds)
 
     def table(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Terms:
             BadInput: for terms that are malformed, or that no deployment can keep.
         """
         if len(text) > LONGEST_TERMS:
-            raise BadInput("terms", f" of {len(text):,} characters are longer than any ({LONGEST_TERMS:,}).")
+            raise BadInput("terms", f"of {len(text):,} characters are longer than any ({LONGEST_TERMS:,})")
         try:
             table = json.loads(text)
             algorithm = dict(table["algorithm"])
@@ -149,40 +149,61 @@ class Terms:
         except BadInput:
             raise
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise BadInput("terms", f" are malformed ({type(error).__name__}: {error}).") from None
+            raise BadInput("terms", f"are malformed ({type(error).__name__}: {error})") from None
         _check_trust(terms.privacy)
         _check_algorithm(terms.algorithm)
         if terms.privacy.client_limit is not None and (terms.privacy.noise_multiplier or 0.0) < SMALLEST_NOISE:
-            problem = f"={terms.privacy.noise_multiplier} counts as no noise, with which client_limit={terms.privacy.client_limit:g}"
-            raise BadInput("privacy.noise_multiplier", f"{problem} allows no round. Raise it, or leave client_limit out.")
+            raise BadInput(
+                "privacy.noise_multiplier",
+                f"counts as no noise, with which client_limit={terms.privacy.client_limit:g} allows no round",
+                value=terms.privacy.noise_multiplier,
+                remedy="Raise it, or leave client_limit out",
+            )
         if terms.privacy.epsilon is not None or terms.privacy.stop_at is not None:
-            raise BadInput("terms", " name an ε to be calibrated. Give the noise multiplier.")
+            raise BadInput("terms", "name an ε to be calibrated", remedy="Give the noise multiplier")
         if terms.privacy.trust != "none" and terms.privacy.delta is None:
-            raise BadInput("privacy.delta", " is missing, at which an ε could be stated. Give it.")
+            raise BadInput("privacy.delta", "is missing, at which an ε could be stated", remedy="Give it")
         if terms.evaluation is not None:
             terms.evaluation.check(terms.privacy, terms.sizes.clients, terms.sizes.rounds)
         if terms.privacy.trust != "none" and terms.privacy.noise != "secure":
-            raise BadInput("privacy.noise", f"={terms.privacy.noise!r} is for simulation. What leaves a process needs noise='secure'.")
+            raise BadInput(
+                "privacy.noise", "is for simulation", value=terms.privacy.noise, remedy="What leaves a process needs noise='secure'"
+            )
         terms._check_coins()
         return terms
 
     def _check_coins(self) -> None:
         """Refuses coins of the clients where none decide."""
         if self.own_coins and not self.mechanism.own_coins:
-            problem = "=True acts only with trust='local' and Poisson cohorts of a rate below 1, which clients can draw themselves."
-            raise BadInput("own_coins", f"{problem} Leave it out.")
+            raise BadInput(
+                "own_coins",
+                "acts only with trust='local' and Poisson cohorts of a rate below 1, which clients can draw themselves",
+                value=True,
+                remedy="Leave it out",
+            )
 
 
 def _check_trust(privacy: Privacy) -> None:
     if privacy.trust == "secagg":
-        problem = "='secagg' needs a sum that hides every message from the server, and no secure aggregation at hand does so:"
-        raise BadInput("privacy.trust", f"{problem} Flower's draws its masks from 32-bit seeds. Use 'local' or 'central'.")
+        raise BadInput(
+            "privacy.trust",
+            (
+                "needs a sum that hides every message from the server, and no secure aggregation at hand does so: Flower's "
+                "draws its masks from 32-bit seeds"
+            ),
+            value="secagg",
+            remedy="Use 'local' or 'central'",
+        )
 
 
 def _check_algorithm(algorithm: Algorithm) -> None:
     """Refuses what a train function that knows nothing of the algorithm cannot do."""
     if not algorithm.local_rule.is_plain or algorithm.vectors_down > 1:
-        problem = f"={algorithm.name!r} changes each local step, and a deployment calls the train function as it is."
-        raise BadInput("algorithm.name", f"{problem} Use another algorithm, or simulate it.")
+        raise BadInput(
+            "algorithm.name",
+            "changes each local step, and a deployment calls the train function as it is",
+            value=algorithm.name,
+            remedy="Use another algorithm, or simulate it",
+        )
     if algorithm.start is not None:
-        raise BadInput("algorithm.init", "='local' releases a first update of each client. Use init='zero' in a deployment.")
+        raise BadInput("algorithm.init", "releases a first update of each client", value="local", remedy="Use init='zero' in a deployment")

@@ -84,16 +84,16 @@ class Instruction:
             experiment, attempt, settled = (check_hex(name, record[name]) for name in ("experiment", "attempt", "settled"))
             terms = Terms.read(str(record["terms"]))
         except KeyError as error:
-            raise BadInput("instruction", f": {error} is missing. Does the server run the same version of normec?") from None
+            raise BadInput("instruction", f": {error} is missing", remedy="Does the server run the same version of normec?") from None
         if task not in TASKS or transmits not in TRANSMITS:
-            raise BadInput("instruction", f": task={task!r:.40}, transmits={transmits!r:.40} are not known.")
+            raise BadInput("instruction", f": task={task!r:.40}, transmits={transmits!r:.40} are not known")
         if not isinstance(k, int) or not 0 <= k < terms.sizes.rounds:
-            raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}.")
+            raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}")
         pairs = tuple(zip(copies[::2], copies[1::2], strict=False))
         known, asked = next(each for each in TASKS if each == task), TRANSMITS[str(transmits)]
         if known == "train" and (asked is None) != terms.own_coins:
             who = "each client draws its own coin" if terms.own_coins else "the server draws the cohorts"
-            raise BadInput("instruction", f": transmits={transmits!r:.40}, and by the terms {who}.")
+            raise BadInput("instruction", f": transmits={transmits!r:.40}, and by the terms {who}")
         return cls(
             task=known,
             experiment=experiment,
@@ -115,7 +115,7 @@ def plain(text: str, most: int = SHOWN) -> str:
 
 def _texts(name: str, found: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise BadInput("instruction", f": {name}={found!r:.40} must be a list of strings.")
+        raise BadInput("instruction", f": {name}={found!r:.40} must be a list of strings")
     return tuple(found)
 
 
@@ -163,18 +163,18 @@ class Answer:
         """
         content = reply.content
         if RECORD not in content.config_records:
-            raise BadInput("reply", " holds no answer of normec's ClientMod. Put it on the client's train function.")
+            raise BadInput("reply", "holds no answer of normec's ClientMod", remedy="Put it on the client's train function")
         beyond = set(content) - {RECORD, f"{RECORD}.message"}
         if beyond:
-            raise BadInput("reply", f" holds {min(beyond)!r:.60} beside the message, which no noise protects.")
+            raise BadInput("reply", f"holds {min(beyond)!r:.60} beside the message, which no noise protects")
         record = content.config_records[RECORD]
         words = [record.get(name) for name in ("client", "experiment", "attempt", "refused")]
         k, key = record.get("round"), record.get("mask")
         if not all(isinstance(word, str) and len(word) <= LONGEST for word in words) or type(k) is not int or type(key) is not bytes:
-            raise BadInput("reply", " is malformed.")
+            raise BadInput("reply", "is malformed")
         client, experiment, attempt, refused = map(str, words)
         if client and not re.fullmatch(NAME, client):
-            raise BadInput("reply", f" says that it is of client {plain(repr(client), 70)}, which is not a client's name.")
+            raise BadInput("reply", f"says that it is of client {plain(repr(client), 70)}, which is not a client's name")
         message = cls._message(content, key)
         return cls(client=client, experiment=experiment, round=k, attempt=attempt, message=message, refused=plain(refused))
 
@@ -186,10 +186,10 @@ class Answer:
         """
         if self.message is None or self.message.shape != (d,):
             shape = None if self.message is None else tuple(self.message.shape)
-            raise BadInput("reply", f" holds a message of shape {shape}, not ({d},).")
+            raise BadInput("reply", f"holds a message of shape {shape}, not ({d},)")
         norm = float(row_norms(self.message[None].double())[0])
         if not norm <= _longest(bound, std, d):
-            raise BadInput("reply", f" holds a message of norm {norm:.4g}, which no honest client sends.")
+            raise BadInput("reply", f"holds a message of norm {norm:.4g}, which no honest client sends")
 
     @staticmethod
     def _message(content: RecordDict, key: bytes) -> Tensor | None:
@@ -199,9 +199,9 @@ class Answer:
         try:
             values = arrays["message"].numpy()
         except Exception as error:  # whatever a stranger's bytes raise in numpy
-            raise BadInput("reply", f" holds a message that cannot be read ({type(error).__name__}).") from None
+            raise BadInput("reply", f"holds a message that cannot be read ({type(error).__name__})") from None
         if list(arrays) != ["message"] or type(values) is not np.ndarray or values.dtype not in (np.float32, np.float64):
-            raise BadInput("reply", " holds other arrays than one message of floating-point numbers.")
+            raise BadInput("reply", "holds other arrays than one message of floating-point numbers")
         values = _masked(values, key) if key else values
         return torch.from_numpy(np.array(values, order="C"))
 

@@ -45,7 +45,7 @@ class FlatModel:
         self.loss = copy.deepcopy(loss).to(device, dtype) if isinstance(loss, nn.Module) else loss
         self.parameters = trainable(self.module)
         if not sum(p.numel() for p in self.parameters):
-            raise BadInput("model", " has no trainable parameters. Give a module with at least one.")
+            raise BadInput("model", "has no trainable parameters", remedy="Give a module with at least one")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self._held = self._places()
         self._gradient_sum = torch.zeros_like(self.vector)
@@ -91,7 +91,7 @@ class FlatModel:
         try:
             module = copy.deepcopy(self.module)
         except Exception as error:  # a module may hold what cannot be copied
-            raise BadInput("engine.workers", f": this model cannot be copied ({error}). Use engine.workers=1.") from error
+            raise BadInput("engine.workers", f": this model cannot be copied ({error})", remedy="Use engine.workers=1") from error
         twin = FlatModel(module, self.loss, self.vector.device, self.vector.dtype)
         twin.stochastic, twin.moving, twin.keeps, twin.reading = self.stochastic, self.moving, self.keeps, self.reading
         return twin
@@ -200,12 +200,15 @@ class FlatModel:
             BadInput: where it has made or removed one, or changed its shape or type.
         """
         if self._places() != self._held:
-            problem = " makes or removes buffers in its forward pass, where one client's data would reach the others."
-            raise BadInput("model", f"{problem} Register them, with their shapes, when the module is made.")
+            raise BadInput(
+                "model",
+                "makes or removes buffers in its forward pass, where one client's data would reach the others",
+                remedy="Register them, with their shapes, when the module is made",
+            )
         for position, (owner, name, buffer, saved) in enumerate(self._buffers):
             now = owner._buffers[name]
             if now is not None and (now.shape != saved.shape or now.dtype != saved.dtype or now.is_complex()):
-                raise BadInput("model", f" changes the shape or type of its buffer {name} in the forward pass. Keep both.")
+                raise BadInput("model", f"changes the shape or type of its buffer {name} in the forward pass", remedy="Keep both")
             if position not in self.moving and (now is not buffer or not _same(buffer, saved)):
                 self.moving.append(position)
 
@@ -216,11 +219,20 @@ class FlatModel:
             BadInput: naming the first of them.
         """
         if self.keeps:
-            problem = f" changes its attribute {self.keeps} in the forward pass, where one client's data could reach the others,"
-            raise BadInput("model", f"{problem} which no noise would protect. Keep nothing, or use privacy.trust=none.")
+            raise BadInput(
+                "model",
+                (
+                    f"changes its attribute {self.keeps} in the forward pass, where one client's data could reach the others, "
+                    "which no noise would protect"
+                ),
+                remedy="Keep nothing, or use privacy.trust=none",
+            )
         for _, name, _, _ in self._moving():
-            problem = f" collects data in its buffer {name} in the forward pass, which no noise would protect."
-            raise BadInput("model", problem + " Use GroupNorm in place of BatchNorm (model.norm=group), or privacy.trust=none.")
+            raise BadInput(
+                "model",
+                f"collects data in its buffer {name} in the forward pass, which no noise would protect",
+                remedy="Use GroupNorm in place of BatchNorm (model.norm=group), or privacy.trust=none",
+            )
 
     def enter(self, x: Tensor, training: bool) -> None:
         """Puts the module at the parameters x (d,), with its common buffers, in training or evaluation mode."""

@@ -53,13 +53,13 @@ def probe(model: FlatModel, samples: tuple[Tensor, Tensor], classes: int | None)
             else ""
         )
         reason = " ".join(str(error).split()).rstrip(".")
-        raise BadInput("model", f" or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.{hint}") from error
+        raise BadInput("model", f"or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.{hint}") from error
     model.stochastic |= not torch.equal(before, torch.get_rng_state())
     _refuse_foreign_draws(*drawn)
     model.note_buffers()
     model.keeps = model.keeps or changed(held_before, held(model.module))
     if [id(p) for p in trainable(model.module)] != [id(p) for p in model.parameters] or not torch.equal(start, model.vector):
-        raise BadInput("model", " changes its own parameters in the forward pass. Leave them to the training.")
+        raise BadInput("model", "changes its own parameters in the forward pass", remedy="Leave them to the training")
     return outputs.detach(), fit
 
 
@@ -113,5 +113,8 @@ def _refuse_foreign_draws(plain: Any, of_numpy: Any) -> None:
     random.setstate(plain)
     np.random.set_state(of_numpy)  # noqa: NPY002
     if not same:
-        problem = " draws from Python's or numpy's own generator, which no seed of the run reaches."
-        raise BadInput("model", f"{problem} Draw with torch, such as torch.rand.")
+        raise BadInput(
+            "model",
+            "draws from Python's or numpy's own generator, which no seed of the run reaches",
+            remedy="Draw with torch, such as torch.rand",
+        )

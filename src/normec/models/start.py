@@ -34,14 +34,18 @@ def start_from(module: nn.Module, path: Path) -> str:
     over = [name for name in state if name not in wanted]
     if missing or over:
         told = [f"{word} {', '.join(names[:3])}{' …' * (len(names) > 3)}" for word, names in (("no", missing), ("also", over)) if names]
-        raise BadInput(SETTING, f"={str(path)!r} is of another model: it holds {' and '.join(told)}. Give weights of this one.")
+        raise BadInput(SETTING, f"is of another model: it holds {' and '.join(told)}", value=path, remedy="Give weights of this one")
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(state.items()):
         if value.shape != wanted[name].shape:
-            problem = f"={str(path)!r} holds {name} of shape {tuple(value.shape)}, the model of {tuple(wanted[name].shape)}."
-            raise BadInput(SETTING, f"{problem} Give weights of this model.")
+            raise BadInput(
+                SETTING,
+                f"holds {name} of shape {tuple(value.shape)}, the model of {tuple(wanted[name].shape)}",
+                value=path,
+                remedy="Give weights of this model",
+            )
         if not bool(value.isfinite().all()):
-            raise BadInput(SETTING, f"={str(path)!r} holds numbers in {name} that are not finite. Give other weights.")
+            raise BadInput(SETTING, f"holds numbers in {name} that are not finite", value=path, remedy="Give other weights")
         with torch.no_grad():
             wanted[name].copy_(value)
         digest.update(f"{name}{wanted[name].dtype}".encode() + wanted[name].double().numpy(force=True).tobytes())
@@ -62,20 +66,24 @@ def _state(path: Path) -> dict[str, Tensor]:
     """The tensors of a run's folder or of a file, by name."""
     file = path / "model.safetensors" if path.is_dir() else regular_file(path, SETTING, KINDS)
     if not file.is_file():
-        raise BadInput(SETTING, f"={str(path)!r} holds no model.safetensors. Give the folder of a run that has ended.")
+        raise BadInput(SETTING, "holds no model.safetensors", value=path, remedy="Give the folder of a run that has ended")
     try:
         if path.is_dir():
             state: Any = read_with_hash(file)[0]
         else:
             state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, ValueError) as error:
-        raise BadInput(SETTING, f"={str(path)!r} cannot be read ({error}). Give {KINDS}.") from None
+        raise BadInput(SETTING, f"cannot be read ({error})", value=path, remedy=f"Give {KINDS}") from None
     except Exception as error:  # whatever a damaged or foreign pickle raises; nothing in it has run
         reason = (str(error).strip().splitlines() or [""])[0][:120].rstrip(".")
-        problem = f"={str(path)!r} holds no plain state dict ({type(error).__name__}: {reason})."
-        raise BadInput(SETTING, f"{problem} Save one with torch.save(module.state_dict(), FILE).") from None
+        raise BadInput(
+            SETTING,
+            f"holds no plain state dict ({type(error).__name__}: {reason})",
+            value=path,
+            remedy="Save one with torch.save(module.state_dict(), FILE)",
+        ) from None
     odd = [key for key, value in state.items() if not isinstance(value, Tensor)] if isinstance(state, dict) else [type(state).__name__]
     if odd or not state:
         inside = f" (it holds {odd[0]!r}, which is none)" if odd else ""
-        raise BadInput(SETTING, f"={str(path)!r} is not a state dict of tensors{inside}. Use torch.save(module.state_dict(), FILE).")
+        raise BadInput(SETTING, f"is not a state dict of tensors{inside}", value=path, remedy="Use torch.save(module.state_dict(), FILE)")
     return {str(name): value for name, value in state.items()}

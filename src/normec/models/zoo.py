@@ -44,8 +44,12 @@ class Model(Settings):
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)
         if self.class_weights is not None and self.loss != "cross-entropy":
-            problem = f"={list(self.class_weights)} acts only with loss='cross-entropy'. Remove it, or weigh in your own loss."
-            raise BadInput("class_weights", problem)
+            raise BadInput(
+                "class_weights",
+                "acts only with loss='cross-entropy'",
+                value=list(self.class_weights),
+                remedy="Remove it, or weigh in your own loss",
+            )
 
     def resolved(self) -> Model:
         """The same section with the path of a start made absolute."""
@@ -80,11 +84,13 @@ def factory(model: Model) -> Factory:
     elif name in MODELS:
         make = MODELS[name]
     else:
-        raise BadInput("model.name", f"={name!r} is not known. {nearest(name, MODELS)} A factory of your own: package.module:factory.")
+        raise BadInput(
+            "model.name", "is not known", value=name, remedy=f"{nearest(name, MODELS)} A factory of your own: package.module:factory"
+        )
     if model.norm is None:
         return make
     if "norm" not in inspect.signature(make).parameters:
-        raise BadInput("model.norm", f"={model.norm!r} acts only with cnn and resnet20. Remove it, or change model.name.")
+        raise BadInput("model.norm", "acts only with cnn and resnet20", value=model.norm, remedy="Remove it, or change model.name")
     return functools.partial(make, norm=model.norm)
 
 
@@ -110,13 +116,19 @@ def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
     if not looks_like_import_path(name):
         raise BadInput(
             "model.loss",
-            f"={name!r} is not known. Use cross-entropy, or a function package.module:function, such as torch.nn.functional:mse_loss.",
+            "is not known",
+            value=name,
+            remedy="Use cross-entropy, or a function package.module:function, such as torch.nn.functional:mse_loss",
         )
     loss: Callable[[Tensor, Tensor], Tensor] = load_object("model.loss", name)
     if isinstance(loss, type):
         made = f"loss = {loss.__name__}()"
-        problem = f"={name!r} is a class. Name a function of outputs and targets, or an object: write {made} in a module, and name that."
-        raise BadInput("model.loss", problem)
+        raise BadInput(
+            "model.loss",
+            "is a class",
+            value=name,
+            remedy=f"Name a function of outputs and targets, or an object: write {made} in a module, and name that",
+        )
     return loss
 
 
@@ -140,14 +152,14 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int, outputs
                 module = make(**{name: value for name, value in offered.items() if name in asked})
         except (Exception, SystemExit) as error:  # whatever a user's factory raises
             failed = "cannot be copied; give a function that makes it" if isinstance(make, nn.Module) else "failed"
-            raise BadInput("model", f": {label} {failed} ({type(error).__name__}: {error}).") from error
+            raise BadInput("model", f": {label} {failed} ({type(error).__name__}: {error})") from error
     if not isinstance(module, nn.Module):
-        raise BadInput("model", f": {label} returned {type(module).__name__}. Return a torch.nn.Module.")
+        raise BadInput("model", f": {label} returned {type(module).__name__}", remedy="Return a torch.nn.Module")
     for name, parameter in module.named_parameters():
         lazy = nn.parameter.is_lazy(parameter)
         if lazy or parameter.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             problem = "has no shape yet. Pass one batch through the module first" if lazy else f"is {parameter.dtype}. Use floats"
-            raise BadInput("model", f": {label} has the parameter {name}, which {problem}.")
+            raise BadInput("model", f": {label} has the parameter {name}, which {problem}")
     return module
 
 

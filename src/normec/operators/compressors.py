@@ -90,7 +90,7 @@ class Compressed(Settings):
             BadInput: with both numbers.
         """
         if self.compressor != "natural" and self.k > d:
-            raise BadInput("algorithm.k", f"={self.k} is more than the model's {d} parameters. Lower it.")
+            raise BadInput("algorithm.k", f"is more than the model's {d} parameters", value=self.k, remedy="Lower it")
 
 
 def _keep(rows: Tensor, columns: Tensor) -> Tensor:

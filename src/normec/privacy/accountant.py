@@ -44,8 +44,8 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
     if not mechanism.private:
         return NOTHING
     if not (0 < delta < 1) or not (0 <= mechanism.rounds < math.inf) or not mechanism.noise_multiplier < math.inf:
-        problem = f"={delta!r}, noise_multiplier={mechanism.noise_multiplier!r}, rounds={mechanism.rounds!r}: "
-        raise BadInput("delta", problem + "give 0 < delta < 1, a finite noise and rounds >= 0.")
+        others = f", noise_multiplier={mechanism.noise_multiplier!r}, rounds={mechanism.rounds!r}"
+        raise BadInput("delta", f"{others}: give 0 < delta < 1, a finite noise and rounds >= 0", value=delta)
     if mechanism.rounds == 0:
         return Spent(0.0, "none")
     if not is_independent(mechanism.noise):

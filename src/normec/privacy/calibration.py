@@ -40,7 +40,7 @@ def calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
         BadInput: where no noise multiplier up to 10⁶ reaches the target.
     """
     if not (0 < target < math.inf):
-        raise BadInput("epsilon", f"={target!r} must be a finite number > 0.")
+        raise BadInput("epsilon", value=target, must="be a finite number > 0")
     return _calibrate(replace(mechanism.in_units_of_the_bound(), noise_multiplier=0.0), target, delta)
 
 
@@ -54,7 +54,7 @@ def _calibrate(mechanism: Mechanism, target: float, delta: float) -> float:
         step = max(1e-7, min(spent / target - 1, 1e-3), 2 * step)
         noise *= 1 + step
     if noise > LARGEST_NOISE:
-        raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
+        raise BadInput("privacy.epsilon", f"cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}", remedy="Raise it")
     return noise
 
 
@@ -146,7 +146,7 @@ def _root(
     while excess(high) > 0:
         low, high = high, high / step
         if high > largest:
-            raise BadInput("privacy.epsilon", f" cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}. Raise it.")
+            raise BadInput("privacy.epsilon", f"cannot be reached with a noise multiplier up to {LARGEST_NOISE:g}", remedy="Raise it")
     while low == high or excess(low) < 0:
         low, high = low * step, low
     logs = math.log(low), math.log(high)

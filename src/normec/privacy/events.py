@@ -30,7 +30,7 @@ def of_table(text: str) -> Event:
             raise TypeError("it is something else")
         return found
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise BadInput("ledger", f": its event cannot be read ({type(error).__name__}: {error}).") from None
+        raise BadInput("ledger", f": its event cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _plain(value: Any) -> Any:

@@ -102,7 +102,7 @@ class Header:
         try:
             return cls(**{field.name: known[field.name] for field in fields(cls) if field.name in known})
         except TypeError as error:
-            raise BadInput("ledger", f": its first line names no mechanism ({error}).") from None
+            raise BadInput("ledger", f": its first line names no mechanism ({error})") from None
 
     def table(self) -> dict[str, Any]:
         """As the ledger holds it. Fields that most mechanisms lack stand there only where they have a value."""

@@ -47,7 +47,7 @@ class Ledger:
             BadInput: where a line is missing or was changed, naming it, or the header is of another mechanism.
         """
         if not path.exists() and _head_path(path).exists():
-            raise BadInput("ledger", f": {path} is missing, and {_head_path(path).name} says that it had lines. Restore it.")
+            raise BadInput("ledger", f": {path} is missing, and {_head_path(path).name} says that it had lines", remedy="Restore it")
         ledger = read(path) if path.exists() else cls(path)
         if ledger.torn:
             warnings.warn(f"{path}: an incomplete last line, of a process that was killed while writing, is dropped", stacklevel=2)
@@ -57,7 +57,7 @@ class Ledger:
         held = {key: value for key, value in ledger.lines[0].items() if key not in ("kind", "previous", "hash")}
         for key, value in json.loads(json.dumps(header)).items():
             if held.get(key) != value:
-                raise BadInput("ledger", f": {path} is of another mechanism ({key}={held.get(key)!r} there, {value!r} here).")
+                raise BadInput("ledger", f": {path} is of another mechanism ({key}={held.get(key)!r} there, {value!r} here)")
         return ledger
 
     @property
@@ -126,7 +126,9 @@ class Ledger:
             BadInput: where a seeded retry gives another output than before: it would be a second release.
         """
         if self.seeded and self._outputs.get(k, output) != output:
-            raise BadInput("ledger", f": round {k} gives another output than before, which would be a second release. Do not resume.")
+            raise BadInput(
+                "ledger", f": round {k} gives another output than before, which would be a second release", remedy="Do not resume"
+            )
         self._append("commit", {"round": k, "output": output, **cohort})
         self._outputs[k] = output
 
@@ -153,9 +155,11 @@ class Ledger:
             BadInput: saying which.
         """
         if output and not self._begun:
-            raise BadInput("ledger", f": {self.path} knows of no round and the output of one is stored. Lines are missing.")
+            raise BadInput("ledger", f": {self.path} knows of no round and the output of one is stored", remedy="Lines are missing")
         if len(self._begun) < visible:
-            raise BadInput("ledger", f": {self.path} knows of {len(self._begun)} rounds and {visible} were seen. Lines are missing.")
+            raise BadInput(
+                "ledger", f": {self.path} knows of {len(self._begun)} rounds and {visible} were seen", remedy="Lines are missing"
+            )
 
     def check_holds(self, head: object) -> None:
         """Refuses a checkpoint that was not written beside this ledger. head: the hash of the ledger's last line at that time.
@@ -164,8 +168,11 @@ class Ledger:
             BadInput: where no line has this hash.
         """
         if all(line["hash"] != head for line in self.lines):
-            problem = f": the checkpoint is of another run than {self.path}. Restore this run's own checkpoint and ledger"
-            raise BadInput("resume", f"{problem}, or start again in another folder.")
+            raise BadInput(
+                "resume",
+                f": the checkpoint is of another run than {self.path}",
+                remedy="Restore this run's own checkpoint and ledger, or start again in another folder",
+            )
 
     def _append(self, kind: str, content: dict[str, Any]) -> None:
         line: Line = {"kind": kind, **content, "previous": self.head if self.lines else ""}
@@ -195,16 +202,16 @@ def read(path: Path) -> Ledger:
     try:
         *whole, rest = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise BadInput("ledger", f": {path} cannot be read ({error.strerror}).") from None
+        raise BadInput("ledger", f": {path} cannot be read ({error.strerror})") from None
     if rest and _lines_by_head(head) > len(whole):
-        raise BadInput("ledger", f": line {len(whole) + 1} of {path} was changed.")  # it was whole when the head was written
+        raise BadInput("ledger", f": line {len(whole) + 1} of {path} was changed")  # it was whole when the head was written
     lines: list[Line] = []
     for number, text in enumerate(whole, start=1):
         line = _parse(text)
         if line is None or line.get("hash") != _hash(line) or json.dumps(line).encode() != text:
-            raise BadInput("ledger", f": line {number} of {path} was changed.")
+            raise BadInput("ledger", f": line {number} of {path} was changed")
         if line.get("previous") != (lines[-1]["hash"] if lines else ""):
-            raise BadInput("ledger", f": a line before line {number} of {path} is missing.")
+            raise BadInput("ledger", f": a line before line {number} of {path} is missing")
         lines.append(line)
     _check_head(path, head, lines)
     return Ledger(path, lines, torn=bool(rest))
@@ -222,13 +229,13 @@ def _check_head(path: Path, content: str | OSError, lines: list[Line]) -> None:
     except FileNotFoundError:
         if len(lines) <= 1:  # killed before the first head was written
             return
-        raise BadInput("ledger", f": {_head_path(path)} is missing, which holds the number of lines of {path}.") from None
+        raise BadInput("ledger", f": {_head_path(path)} is missing, which holds the number of lines of {path}") from None
     except (OSError, ValueError, TypeError, IndexError):
-        raise BadInput("ledger", f": {_head_path(path)}, which holds the number of lines of {path}, is damaged.") from None
+        raise BadInput("ledger", f": {_head_path(path)}, which holds the number of lines of {path}, is damaged") from None
     if found is None:
-        raise BadInput("ledger", f": {path} ends at line {len(lines)} and had come to line {number}. Lines are missing.")
+        raise BadInput("ledger", f": {path} ends at line {len(lines)} and had come to line {number}", remedy="Lines are missing")
     if found != head:
-        raise BadInput("ledger", f": line {number} of {path} is not the one that was written.")
+        raise BadInput("ledger", f": line {number} of {path} is not the one that was written")
 
 
 def _read_head(path: Path) -> str | OSError:

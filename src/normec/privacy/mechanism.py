@@ -70,21 +70,26 @@ class Privacy(Settings):
         super().__init__(**values)
         check_honest(self.trust, self.min_honest, self.colluders)
         if self.noise not in NOISES and not looks_like_import_path(self.noise):
-            raise BadInput("noise", f"={self.noise!r} must be 'seeded', 'secure', or the import path of a class, as in 'module:Name'.")
+            raise BadInput("noise", value=self.noise, must="be 'seeded', 'secure', or the import path of a class, as in 'module:Name'")
         if self.noise not in NOISES and self.trust != "central":
-            problem = f"={self.noise!r} of your own acts only with trust='central'."
-            raise BadInput("noise", f"{problem} Use 'seeded' or 'secure', or change trust.")
+            raise BadInput(
+                "noise", "of your own acts only with trust='central'", value=self.noise, remedy="Use 'seeded' or 'secure', or change trust"
+            )
         if not self.trust_model.per_client and self.client_limit is not None:
-            problem = f"={self.client_limit} acts only with trust='local' or 'secagg', where clients know what they spend."
-            raise BadInput("client_limit", f"{problem} Use stop_at, or change trust.")
+            raise BadInput(
+                "client_limit",
+                "acts only with trust='local' or 'secagg', where clients know what they spend",
+                value=self.client_limit,
+                remedy="Use stop_at, or change trust",
+            )
         given = [key for key in ("epsilon", "noise_multiplier") if getattr(self, key) is not None]
         moot = [*given, *(key for key in ("delta", "stop_at") if getattr(self, key) is not None)]
         moot += ["noise"] if self.noise != "seeded" else []
         if self.trust == "none" and moot:
-            raise BadInput(moot[0], f"={getattr(self, moot[0])} has no meaning with trust='none'. Remove it, or change trust.")
+            raise BadInput(moot[0], "has no meaning with trust='none'", value=getattr(self, moot[0]), remedy="Remove it, or change trust")
         if self.trust != "none" and len(given) != 1:
             problem = "Give epsilon or noise_multiplier." if not given else "Give only one of epsilon and noise_multiplier."
-            raise BadInput("epsilon", f"={self.epsilon}, noise_multiplier={self.noise_multiplier}: {problem}")
+            raise BadInput("epsilon", f", noise_multiplier={self.noise_multiplier}: {problem}", value=self.epsilon)
 
     @property
     def trust_model(self) -> TrustModel:
@@ -101,9 +106,11 @@ class Privacy(Settings):
             return NOISES[self.noise]
         kind = load_object("privacy.noise", self.noise)
         if not (isinstance(kind, type) and issubclass(kind, Noise)):
-            raise BadInput("privacy.noise", f"={self.noise!r} is not a class of noise. Derive it from normec.privacy.noise.Noise.")
+            raise BadInput("privacy.noise", "is not a class of noise", value=self.noise, remedy="Derive it from normec.privacy.noise.Noise")
         if kind.secure:
-            raise BadInput("privacy.noise", f"={self.noise!r} calls itself secure, which noise of your own is not. Leave `secure` out.")
+            raise BadInput(
+                "privacy.noise", "calls itself secure, which noise of your own is not", value=self.noise, remedy="Leave `secure` out"
+            )
         made: Noise = kind()
         return made
 

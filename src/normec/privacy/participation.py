@@ -61,7 +61,7 @@ class Fixed(_Sampled):
     def expected(self, clients: int) -> float:
         size = round(self.rate * clients)
         if size < 1:
-            raise BadInput("participation.rate", f"={self.rate} of {clients} clients is nobody. Use at least {1 / clients:g}.")
+            raise BadInput("participation.rate", f"of {clients} clients is nobody", value=self.rate, remedy=f"Use at least {1 / clients:g}")
         return float(size)
 
     def cohort(self, clients: int, k: int, streams: Streams) -> np.ndarray:
@@ -110,5 +110,5 @@ def participation_from_table(table: dict[str, Any]) -> Participation:
     if kind is not Full:
         table.setdefault("rate", DEFAULT_RATE)
     elif table.pop("rate", 1) != 1:
-        raise BadInput("participation.rate", " must be 1 with scheme='full'. Remove it, or use poisson or fixed.")
+        raise BadInput("participation.rate", must="be 1 with scheme='full'", remedy="Remove it, or use poisson or fixed")
     return kind.from_table("participation", table)

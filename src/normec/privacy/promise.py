@@ -176,8 +176,12 @@ def mechanism_for(
     """
     bound = algorithm.operator.bound
     if privacy.trust != "none" and math.isinf(bound):
-        problem = f"={algorithm.name!r} bounds no message, so that nothing can be promised."
-        raise BadInput("algorithm.name", f"{problem} Use privacy.trust=none, or another algorithm.")
+        raise BadInput(
+            "algorithm.name",
+            "bounds no message, so that nothing can be promised",
+            value=algorithm.name,
+            remedy="Use privacy.trust=none, or another algorithm",
+        )
     noise = privacy.noise_model()
     aggregation = lattice_for(bound) if noise.secure else Aggregation()
     mechanism = Mechanism(
@@ -194,7 +198,7 @@ def mechanism_for(
         server_draws=server_draws,
     )
     if mechanism.expected <= 0:
-        raise BadInput("participation.rate", "=0 lets nobody take part. Raise it.")
+        raise BadInput("participation.rate", "lets nobody take part", value=0, remedy="Raise it")
     if privacy.trust == "none":
         return mechanism, None
     delta = privacy.delta_for(clients)
@@ -205,12 +209,16 @@ def mechanism_for(
     if privacy.client_limit is not None:
         mechanism = within_limit(mechanism, privacy.client_limit, delta)
         if mechanism.silences_all:
-            problem = f"={privacy.client_limit:g} does not allow a client a single round. Raise it, or add noise."
-            raise BadInput("privacy.client_limit", problem)
+            raise BadInput(
+                "privacy.client_limit",
+                "does not allow a client a single round",
+                value=privacy.client_limit,
+                remedy="Raise it, or add noise",
+            )
     if privacy.stop_at is not None:
         mechanism = replace(mechanism, rounds=affordable_rounds(mechanism, privacy.stop_at, delta))
         if not mechanism.rounds:
-            raise BadInput("privacy.stop_at", f"={privacy.stop_at} does not allow a single round. Raise it, or add noise.")
+            raise BadInput("privacy.stop_at", "does not allow a single round", value=privacy.stop_at, remedy="Raise it, or add noise")
     return mechanism, delta
 
 
@@ -237,8 +245,16 @@ def check_lattice(mechanism: Mechanism, d: int, delta: float, setting: str = "pr
         while gap(most) > LATTICE_GAP:
             most *= 1.1
         least = most / together / mechanism.bound
-        problem = f"={mechanism.noise_multiplier:.3g} is too small for secure noise on {d:,} numbers over {mechanism.rounds:,} rounds"
-        raise BadInput(setting, f"{problem}. Use at least {rounded_up(least, 2)}{ways[1]}.")
+        raise BadInput(
+            setting,
+            f"is too small for secure noise on {d:,} numbers over {mechanism.rounds:,} rounds",
+            value=float(f"{mechanism.noise_multiplier:.3g}"),
+            remedy=f"Use at least {rounded_up(least, 2)}{ways[1]}",
+        )
     if mechanism.noise_std * math.sqrt(mechanism.clients) > LARGEST_SCALE * mechanism.lattice:
-        problem = f"={mechanism.noise_multiplier:.3g} is beyond the whole numbers of secure noise. Use less noise{ways[0]}."
-        raise BadInput(setting, problem)
+        raise BadInput(
+            setting,
+            "is beyond the whole numbers of secure noise",
+            value=float(f"{mechanism.noise_multiplier:.3g}"),
+            remedy=f"Use less noise{ways[0]}",
+        )

@@ -52,9 +52,9 @@ class Query(Settings):
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
         if self.epsilon is not None and self.noise_multiplier is not None:
-            raise BadInput("epsilon", f"={self.epsilon} and noise_multiplier={self.noise_multiplier}: give only one.")
+            raise BadInput("epsilon", f"and noise_multiplier={self.noise_multiplier}: give only one", value=self.epsilon)
         if self.noise == "paper" and self.epsilon is None:
-            raise BadInput("epsilon", " is missing: noise='paper' is a formula in it. Give epsilon.")
+            raise BadInput("epsilon", "is missing: noise='paper' is a formula in it", remedy="Give epsilon")
         if self.min_honest is not None:
             check_rounds_are_opened("min_honest", SecAgg(self.min_honest, self.colluders), self.clients)
 

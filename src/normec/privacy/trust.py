@@ -127,10 +127,10 @@ def check_honest(trust: Trust, min_honest: int | None, colluders: int) -> None:
         BadInput: naming the setting.
     """
     if trust == "secagg" and min_honest is None:
-        raise BadInput("min_honest", " is missing: with trust='secagg' a client hides among the honest. Say how many at least.")
+        raise BadInput("min_honest", "is missing: with trust='secagg' a client hides among the honest", remedy="Say how many at least")
     if trust != "secagg" and (min_honest is not None or colluders):
         key, value = ("colluders", colluders) if min_honest is None else ("min_honest", min_honest)
-        raise BadInput(key, f"={value} acts only with trust='secagg'. Remove it, or change trust.")
+        raise BadInput(key, "acts only with trust='secagg'", value=value, remedy="Remove it, or change trust")
 
 
 def check_rounds_are_opened(setting: str, trust: TrustModel, clients: int) -> None:
@@ -140,5 +140,9 @@ def check_rounds_are_opened(setting: str, trust: TrustModel, clients: int) -> No
         BadInput: naming the setting.
     """
     if trust.gives_up(clients) and isinstance(trust, SecAgg):
-        problem = f"={trust.min_honest} with {trust.colluders} colluders gives up every round of {clients} clients. Lower it."
-        raise BadInput(setting, problem)
+        raise BadInput(
+            setting,
+            f"with {trust.colluders} colluders gives up every round of {clients} clients",
+            value=trust.min_honest,
+            remedy="Lower it",
+        )

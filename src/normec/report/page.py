@@ -51,8 +51,11 @@ def _unreadable(run: Record) -> str | None:
         sections.values(alone, 1)
         json.dumps(curves(alone), allow_nan=False)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        problem = f" holds what no run writes ({type(error).__name__}: {error}). Leave this run out, or run it again."
-        return str(BadInput(str(run.path), problem))
+        return str(
+            BadInput(
+                str(run.path), f"holds what no run writes ({type(error).__name__}: {error})", remedy="Leave this run out, or run it again"
+            )
+        )
     return None
 
 
@@ -63,11 +66,11 @@ def check_page(file: Path) -> None:
         BadInput: saying what.
     """
     if not file.parent.is_dir():
-        raise BadInput("--out", f"={str(file)!r}: {file.parent} is not a folder. Make it, or name another.")
+        raise BadInput("--out", f": {file.parent} is not a folder", value=file, remedy="Make it, or name another")
     if file.is_dir():
-        raise BadInput("--out", f"={str(file)!r} is a folder. Name a file in it, such as {file / 'report.html'}.")
+        raise BadInput("--out", "is a folder", value=file, remedy=f"Name a file in it, such as {file / 'report.html'}")
     if file.exists() and (not file.is_file() or file.read_bytes()[: len(FIRST)] != FIRST):
-        raise BadInput("--out", f"={str(file)!r} holds something else than a page of normec. Name another file.")
+        raise BadInput("--out", "holds something else than a page of normec", value=file, remedy="Name another file")
 
 
 def write(shown: Shown) -> str:
@@ -111,4 +114,4 @@ def _library() -> Markup:
     try:
         return _resource("package_data/plotly.min.js", "plotly")
     except (ImportError, OSError):
-        raise BadInput("report", " needs plotly. Install it with pip install 'normec[report]'.") from None
+        raise BadInput("report", "needs plotly", remedy="Install it with pip install 'normec[report]'") from None

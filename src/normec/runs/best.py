@@ -56,7 +56,7 @@ class Best:
         if self.by is None or "best_round" not in counts:
             return
         if "best.x" not in tensors or tensors["best.x"].shape != like.shape or "best.buffers" not in tensors:
-            raise BadInput("resume", ": the checkpoint is damaged (best.x). Start again in another folder.")
+            raise BadInput("resume", ": the checkpoint is damaged (best.x)", remedy="Start again in another folder")
         self.round, self.value = counts["best_round"], counts["best_value"]
         self.x, self.buffers = tensors["best.x"].to(like.device), tensors["best.buffers"].to(like.device)
 

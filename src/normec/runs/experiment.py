@@ -154,8 +154,12 @@ def prepare(experiment: Experiment) -> Plan:
         backend = choose_backend(engine, model, samples)
     if (model.stochastic or model.keeps) and engine.workers > 1:
         does = "draws random numbers" if model.stochastic else f"changes its attribute {model.keeps}"
-        problem = f"={engine.workers}: this model {does} in its forward pass, so that workers would matter. Use engine.workers=1."
-        raise BadInput("engine.workers", problem)
+        raise BadInput(
+            "engine.workers",
+            f": this model {does} in its forward pass, so that workers would matter",
+            value=engine.workers,
+            remedy="Use engine.workers=1",
+        )
     check_local(algorithm, experiment.local)
     algorithm.check_dimension(model.d)
     if not type(algorithm).__module__.startswith("normec."):
@@ -223,13 +227,16 @@ def _check_types(experiment: Experiment) -> None:
     for name, kind in kinds.items():
         value = getattr(experiment, name)
         if not isinstance(value, kind):
-            raise BadInput(name, f" is {_kind(value)}. Give a normec.{kind.__name__}{MADE_BY.get(name, '')}.")
+            raise BadInput(name, f"is {_kind(value)}", remedy=f"Give a normec.{kind.__name__}{MADE_BY.get(name, '')}")
     if type(experiment.privacy) is not Privacy:
-        problem = f" is a {type(experiment.privacy).__name__}, a subclass that may promise something else."
-        raise BadInput("privacy", f"{problem} Give a normec.Privacy.")
+        raise BadInput(
+            "privacy",
+            f"is a {type(experiment.privacy).__name__}, a subclass that may promise something else",
+            remedy="Give a normec.Privacy",
+        )
     for name, wanted in (("model", "torch.nn.Module, or a function that makes one"), ("loss", "function")):
         if not callable(getattr(experiment, name)):
-            raise BadInput(name, f"={getattr(experiment, name)!r:.60} cannot be called. Give a {wanted}.")
+            raise BadInput(name, "cannot be called", value=getattr(experiment, name), remedy=f"Give a {wanted}")
 
 
 def _check_numbers(experiment: Experiment) -> None:
@@ -238,7 +245,9 @@ def _check_numbers(experiment: Experiment) -> None:
     for section in ("algorithm", "local", "server"):
         for name, value in getattr(experiment, section).table().items():
             if isinstance(value, float) and value and not held.tiny <= abs(value) <= held.max:
-                raise BadInput(f"{section}.{name}", f"={value!r} is beyond what engine.dtype={kind!r} holds. Give a milder number.")
+                raise BadInput(
+                    f"{section}.{name}", f"is beyond what engine.dtype={kind!r} holds", value=value, remedy="Give a milder number"
+                )
     experiment.server.check_dtype(experiment.engine.torch_dtype)
 
 
@@ -246,14 +255,19 @@ def _check_labels(experiment: Experiment) -> None:
     data = experiment.data
     if experiment.loss is functional.cross_entropy and (data.classes is None or len(data.classes) < 2):
         held = "holds no class labels" if data.classes is None else f"holds one class only ({data.classes[0]!r})"
-        raise BadInput("data", f" {held}. The cross-entropy loss needs two classes or more; give another loss for other targets.")
+        raise BadInput("data", held, remedy="The cross-entropy loss needs two classes or more; give another loss for other targets")
     of_torch = getattr(experiment.loss, "__module__", "").startswith("torch.")
     if of_torch and data.classes is not None and len(data.classes) > 2 and names_two_classes(experiment.loss):
-        raise BadInput("data", f" holds {len(data.classes)} classes, and the loss tells two apart. Give cross-entropy, or two classes.")
+        raise BadInput(
+            "data", f"holds {len(data.classes)} classes, and the loss tells two apart", remedy="Give cross-entropy, or two classes"
+        )
     weight = _class_weights(experiment.loss)
     if weight is not None and data.classes is not None and len(weight) != len(data.classes):
-        problem = f" are {len(weight)} for {len(data.classes)} classes ({', '.join(data.classes[:20])}). Give one for each, in this order."
-        raise BadInput("model.class_weights", problem)
+        raise BadInput(
+            "model.class_weights",
+            f"are {len(weight)} for {len(data.classes)} classes ({', '.join(data.classes[:20])})",
+            remedy="Give one for each, in this order",
+        )
 
 
 def _class_weights(loss: Loss) -> Tensor | None:
@@ -263,5 +277,9 @@ def _class_weights(loss: Loss) -> Tensor | None:
 
 def _check_start(experiment: Experiment) -> None:
     if experiment.algorithm.start is not None and experiment.privacy.trust != "none":
-        problem = "='local' makes the start of the server's estimate a release of its own. Use it with privacy.trust='none' only."
-        raise BadInput("algorithm.init", problem)
+        raise BadInput(
+            "algorithm.init",
+            "makes the start of the server's estimate a release of its own",
+            value="local",
+            remedy="Use it with privacy.trust='none' only",
+        )

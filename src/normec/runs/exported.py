@@ -43,25 +43,28 @@ def export_onnx(folder: Path | str, file: Path | str, model: Factory | None = No
             program = _program(module, x)
     except Exception as error:  # whatever torch's exporter raises
         said = " ".join(str(error).split())[:300].rstrip(".")
-        problem = f": torch's exporter cannot express {type(module).__name__} of {folder} ({type(error).__name__}: {said})."
-        raise BadInput("model", f"{problem} Use the model in Python: normec.load_model.") from None
+        raise BadInput(
+            "model",
+            f": torch's exporter cannot express {type(module).__name__} of {folder} ({type(error).__name__}: {said})",
+            remedy="Use the model in Python: normec.load_model",
+        ) from None
     if saved.get("names"):
         program.model.metadata_props["classes"] = json.dumps(saved["names"], ensure_ascii=False)
     try:
         write_atomically(path, lambda: program.model_proto.SerializeToString())
     except OSError as error:
-        raise BadInput("file", f"={str(path)!r} cannot be written ({error.strerror}). Name another file.") from None
+        raise BadInput("file", f"cannot be written ({error.strerror})", value=path, remedy="Name another file") from None
     return path
 
 
 def _checked(path: Path) -> Path:
     """A file that can be made, with what makes it."""
     if path.suffix.lower() != ".onnx":
-        raise BadInput("file", f"={str(path)!r} must end in .onnx.")
+        raise BadInput("file", value=path, must="end in .onnx")
     if not path.parent.is_dir():
-        raise BadInput("file", f"={str(path)!r}: {path.parent} is not a folder. Make it, or name another.")
+        raise BadInput("file", f": {path.parent} is not a folder", value=path, remedy="Make it, or name another")
     if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        raise BadInput("export", " needs onnx and onnxscript. Install them with pip install 'normec[onnx]'.")
+        raise BadInput("export", "needs onnx and onnxscript", remedy="Install them with pip install 'normec[onnx]'")
     return path
 
 

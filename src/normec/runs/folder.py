@@ -82,17 +82,17 @@ class RunFolder:
         try:
             self._check(resume)
         except OSError as error:
-            raise BadInput("out", f": {self.path!s:.200} cannot be used ({error.strerror}). Choose another folder.") from None
+            raise BadInput("out", f": {self.path!s:.200} cannot be used ({error.strerror})", remedy="Choose another folder") from None
 
     def _check(self, resume: bool) -> None:
         path, holds_run = self.path, self.holds_run
         if self.audit.exists():
-            raise BadInput("out", f": {path} holds an audit, which cannot be resumed. Choose another folder.")
+            raise BadInput("out", f": {path} holds an audit, which cannot be resumed", remedy="Choose another folder")
         if resume and not holds_run:
-            raise BadInput("resume", f": {path} holds no run. Leave it out to start one.")
+            raise BadInput("resume", f": {path} holds no run", remedy="Leave it out to start one")
         if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "holds a run. Continue it with resume (--resume), or choose" if holds_run else "is not an empty folder. Choose"
-            raise BadInput("out", f": {path} {what} another folder.")
+            raise BadInput("out", f": {path} {what} another folder")
 
     def open(self, resume: bool) -> RunFolder:
         """Makes the folder, or with `resume` opens one that holds a run, and keeps other runs out until the context ends.
@@ -103,7 +103,7 @@ class RunFolder:
         self.check(resume)
         with making(self.path):
             self.checkpoint.parent.mkdir(exist_ok=True)
-        busy = BadInput("out", f": another run is going on in {self.path}. Wait for it, or choose another folder.")
+        busy = BadInput("out", f": another run is going on in {self.path}", remedy="Wait for it, or choose another folder")
         self._lock = Lock(self.checkpoint.parent, busy)
         return self
 
@@ -126,7 +126,7 @@ class RunFolder:
             saved = unsealed(self.settings.read_text(encoding="utf-8"))
             found = difference(saved, json.loads(json.dumps(now)))
         if found:
-            raise BadInput("resume", f": {self.path} holds another run ({found}). Use the same settings, or a new folder.")
+            raise BadInput("resume", f": {self.path} holds another run ({found})", remedy="Use the same settings, or a new folder")
         self._run = hash_of(plain(saved))
         if self.configuration is not None:
             self.save_config(self.configuration)
@@ -200,7 +200,7 @@ class RunFolder:
         try:
             yield
         except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise BadInput("resume", f": {path} is damaged ({error}). Start again in another folder.") from None
+            raise BadInput("resume", f": {path} is damaged ({error})", remedy="Start again in another folder") from None
 
     def save_output(self, output: Output) -> None:
         """Stores what a round is about to release.
@@ -257,8 +257,9 @@ class RunFolder:
         for path in paths:
             held = hash_of(path.read_bytes()) if path.is_file() else None
             if held != summary["files"].get(path.name):
-                problem = f" is not the one of which {self.summary.name} speaks. Restore it, or run it again in another folder."
-                raise BadInput(str(path), problem)
+                raise BadInput(
+                    str(path), f"is not the one of which {self.summary.name} speaks", remedy="Restore it, or run it again in another folder"
+                )
 
     def _results(self) -> tuple[Path, ...]:
         return self.config, self.metrics, self.clients, self.path / MODEL, self.path / BEST

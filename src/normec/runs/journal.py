@@ -207,8 +207,11 @@ class RunJournal:
         """
         spent = self.full and self._interrupted(k) is None
         if spent and k == 0:
-            problem = f": the ledger counts {self.counted(k)} releases, all that were accounted, and there is no checkpoint"
-            raise BadInput("resume", f"{problem}. Restore the checkpoint, or start again in another folder.")
+            raise BadInput(
+                "resume",
+                f": the ledger counts {self.counted(k)} releases, all that were accounted, and there is no checkpoint",
+                remedy="Restore the checkpoint, or start again in another folder",
+            )
         return spent
 
     def counted(self, rounds_done: int) -> int:
@@ -260,11 +263,11 @@ def _check_counts(counts: Mapping[str, Any], numbers: Sequence[str]) -> None:
         value: Any = counts.get(name)
         kinds = (int, float) if name == "seconds" else (int,)
         if type(value) not in kinds or not 0 <= value < math.inf:
-            raise BadInput("resume", f": the checkpoint is damaged ({name}={value!r}). Start again in another folder.")
+            raise BadInput("resume", f": the checkpoint is damaged ({name}={value!r})", remedy="Start again in another folder")
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
     """Refuses a checkpoint whose vectors are missing or of other sizes."""
     for name, vector in like.items():
         if name not in tensors or tensors[name].shape != vector.shape:
-            raise BadInput("resume", f": the checkpoint is damaged ({name}). Start again in another folder.")
+            raise BadInput("resume", f": the checkpoint is damaged ({name})", remedy="Start again in another folder")

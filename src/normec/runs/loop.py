@@ -104,7 +104,7 @@ def train(
         start=None if start is None else Path(start),
     )
     if resume and out is None:
-        raise BadInput("resume", "=True needs the folder of the run. Give out.")
+        raise BadInput("resume", "needs the folder of the run", value=True, remedy="Give out")
     with Ranks.joined() as ranks:
         folder = RunFolder(Path(out)) if out is not None and ranks.first else None
         if folder:

@@ -56,7 +56,7 @@ def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[n
     path = here.path / (BEST if best else MODEL)
     if not path.is_file():
         of = " with evaluation.best" if best else ""
-        raise BadInput("folder", f": {folder} holds no {path.name}. Give the folder of a run{of} that has ended.")
+        raise BadInput("folder", f": {folder} holds no {path.name}", remedy=f"Give the folder of a run{of} that has ended")
     try:
         state, metadata = read_with_hash(path)
         saved = json.loads(metadata["model"])
@@ -64,12 +64,12 @@ def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[n
         sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
         outputs = saved.get("outputs", classes)
     except (SafetensorError, BadInput, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise BadInput("folder", f": {path} is damaged, or of another program ({error}).") from None
+        raise BadInput("folder", f": {path} is damaged, or of another program ({error})") from None
     _check_is_of_its_run(here, path)
     if model is None and (known is None or known.name not in MODELS):
         made = f"was made by {known.name}" if known else "was given as a module, or made by a function without a name to import"
         give = "model=MODEL in Python, --model package.module:factory of normec export"
-        raise BadInput("model", f": the model of {folder} {made}. Give that module or function: {give}.")
+        raise BadInput("model", f": the model of {folder} {made}", remedy=f"Give that module or function: {give}")
     module = build(model or factory(known or Model()), sample, classes, seed=0, outputs=outputs)
     kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     module = module.to(kinds.pop()) if len(kinds) == 1 else module
@@ -80,7 +80,9 @@ def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[n
             raise RuntimeError(f"missing: {missing}, unexpected: {unlike.unexpected_keys}")
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise BadInput("model", f": it makes another module than that of {folder} ({reason}). Give the factory that the run had.") from None
+        raise BadInput(
+            "model", f": it makes another module than that of {folder} ({reason})", remedy="Give the factory that the run had"
+        ) from None
     return module.eval(), saved
 
 
@@ -91,6 +93,7 @@ def _check_is_of_its_run(folder: RunFolder, path: Path) -> None:
     try:
         summary = unsealed(folder.summary.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        problem = f": {folder.summary} is damaged ({error}). Restore it, or take {path.name} out of the folder."
-        raise BadInput("folder", problem) from None
+        raise BadInput(
+            "folder", f": {folder.summary} is damaged ({error})", remedy=f"Restore it, or take {path.name} out of the folder"
+        ) from None
     folder.check_results(summary, path)

@@ -45,7 +45,7 @@ class Record:
         """
         folder = RunFolder(path)
         if not folder.metrics.is_file():
-            raise BadInput(str(path), " holds no run (metrics.jsonl is missing). Give a run's folder.")
+            raise BadInput(str(path), "holds no run (metrics.jsonl is missing)", remedy="Give a run's folder")
         reading = folder.summary
         try:
             summary = unsealed(_text(reading)) if reading.is_file() else None  # first: where it is there, all others are
@@ -123,7 +123,7 @@ class Record:
 
 
 def _damaged(path: Path, error: Exception) -> BadInput:
-    return BadInput(str(path), f" is damaged ({type(error).__name__}: {error}). Leave this run out, or run it again.")
+    return BadInput(str(path), f"is damaged ({type(error).__name__}: {error})", remedy="Leave this run out, or run it again")
 
 
 def _is_audit(found: dict[str, Any]) -> bool:

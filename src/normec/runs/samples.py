@@ -42,9 +42,10 @@ def probe_smallest(model: FlatModel, samples: tuple[Tensor, Tensor], smallest: i
     try:
         probe(model, (samples[0][:smallest], samples[1][:smallest]), classes)
     except BadInput as error:
-        problem = error.problem.rstrip(".")
         remedy = "Raise data.min_size or local.batch_size, leave such clients out, or use a model that can (GroupNorm for BatchNorm)"
-        raise BadInput(error.setting, f"{problem}; some client has a mini-batch of {plural(smallest, 'sample')}. {remedy}.") from None
+        raise BadInput(
+            error.setting, f"{error.problem}; some client has a mini-batch of {plural(smallest, 'sample')}", remedy=remedy
+        ) from None
 
 
 def checked_reading(model: FlatModel, outputs: Tensor, federation: Federation, classes: int | None) -> Reading:
@@ -57,5 +58,5 @@ def checked_reading(model: FlatModel, outputs: Tensor, federation: Federation, c
     for value in strangers(targets, classes):
         if not passes_over(model.loss, outputs, targets[0], value):
             remedy = f"Give a loss that does, such as torch.nn.CrossEntropyLoss(ignore_index={value}), or remove them"
-            raise BadInput("y", f" holds targets {value}, which are not classes and which the loss does not ignore. {remedy}.")
+            raise BadInput("y", f"holds targets {value}, which are not classes and which the loss does not ignore", remedy=remedy)
     return reading_of(model.loss, outputs, targets, classes)

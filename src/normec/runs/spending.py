@@ -30,8 +30,11 @@ def account_of(folder: RunFolder, private: bool) -> Account | None:
     """
     if not folder.ledger.exists():
         if private:
-            problem = " is missing, and without it no ε can be shown for this run. Restore it, with ledger.head, or leave this run out."
-            raise BadInput(str(folder.ledger), problem)
+            raise BadInput(
+                str(folder.ledger),
+                "is missing, and without it no ε can be shown for this run",
+                remedy="Restore it, with ledger.head, or leave this run out",
+            )
         return None
     try:
         ledger = read(folder.ledger)
@@ -39,7 +42,7 @@ def account_of(folder: RunFolder, private: bool) -> Account | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(str(folder.ledger), f" names no mechanism ({type(error).__name__}: {error}). {REMEDY}") from None
+        raise BadInput(str(folder.ledger), f"names no mechanism ({type(error).__name__}: {error})", remedy=REMEDY) from None
 
 
 def evaluations_of(folder: RunFolder) -> Ledger | None:
@@ -54,8 +57,11 @@ def evaluations_of(folder: RunFolder) -> Ledger | None:
         return found if found.lines else None  # killed before its first line, and before any round
     settings = json.loads(folder.settings.read_text(encoding="utf-8")) if folder.settings.exists() else {}
     if {"sizes", "evaluation"} <= settings.keys() and folder.visible_rounds():  # a deployment's
-        problem = " is missing, which counts what the clients' evaluations have released. Restore it, with ledger.head,"
-        raise BadInput(str(folder.evaluations), f"{problem} or leave this run out.")
+        raise BadInput(
+            str(folder.evaluations),
+            "is missing, which counts what the clients' evaluations have released",
+            remedy="Restore it, with ledger.head, or leave this run out",
+        )
     return None
 
 
@@ -69,12 +75,13 @@ def check_covers(folder: Path, begun: int) -> None:
     known = max(begun, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
     counted = read(ledger).counted() if ledger.exists() else 0
     if counted < known:
-        problem = f" counts {plural(counted, 'evaluation')}, and {known} have begun. Restore the newer one, with ledger.head."
-        raise BadInput(str(ledger), problem)
+        raise BadInput(
+            str(ledger), f"counts {plural(counted, 'evaluation')}, and {known} have begun", remedy="Restore the newer one, with ledger.head"
+        )
 
 
 def _without_a_line(path: Path) -> Account:
-    raise BadInput(str(path), f" holds no whole line. {REMEDY}")
+    raise BadInput(str(path), "holds no whole line", remedy=REMEDY)
 
 
 def finite_or_none(account: Account | None) -> float | None:
@@ -98,7 +105,7 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
     """
     if account is None:
         if "claim" in summary and not str(summary["claim"]).startswith("Not private"):
-            raise BadInput(str(path), f" holds a claim, and its run promises nothing. {REMEDY}")
+            raise BadInput(str(path), "holds a claim, and its run promises nothing", remedy=REMEDY)
         return
     tables = []
     for planned in {False, account.ledger.counted() <= account.mechanism.rounds}:  # a server claims all it planned
@@ -125,7 +132,7 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
     if careful and here != (version("dp-accounting"), __version__):
         return  # another accountant's claim, and none that says less
     what = {"epsilon": "ε", "delta": "δ"}.get(str(found[0]), found[0])
-    raise BadInput(str(path), f" names another {what} than the run's ledger, which counts {_counts(account)}. {REMEDY}")
+    raise BadInput(str(path), f"names another {what} than the run's ledger, which counts {_counts(account)}", remedy=REMEDY)
 
 
 def check_metrics(account: Account, metrics: list[dict[str, Any]], path: Path) -> None:
@@ -146,8 +153,11 @@ def check_metrics(account: Account, metrics: list[dict[str, Any]], path: Path) -
     for place, row in enumerate(metrics):
         number, least = row.get("epsilon"), account.at_least_after(row["round"]) if place in anew else before
         if not isinstance(number, float | int) or not number >= least * (1 - CLOSE):
-            problem = f" names a smaller ε after round {row['round']} than the run's ledger, which counts {_counts(account)} in all."
-            raise BadInput(str(path), f"{problem} {REMEDY}")
+            raise BadInput(
+                str(path),
+                f"names a smaller ε after round {row['round']} than the run's ledger, which counts {_counts(account)} in all",
+                remedy=REMEDY,
+            )
         before = number
 
 
@@ -159,7 +169,7 @@ def check_audit(account: Account, audit: dict[str, Any], path: Path) -> None:
     """
     claimed = audit.get("claimed", math.inf)
     if not isinstance(claimed, float | int) or not claimed >= account.spent.epsilon * (1 - CLOSE):
-        raise BadInput(str(path), f" names a smaller ε than the run's ledger, which counts {_counts(account)}. {REMEDY}")
+        raise BadInput(str(path), f"names a smaller ε than the run's ledger, which counts {_counts(account)}", remedy=REMEDY)
 
 
 def _counts(account: Account) -> str:

@@ -22,7 +22,7 @@ class TensorBoardObserver(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise BadInput("tensorboard", " is not installed. Install it with pip install 'normec[tensorboard]'.") from None
+            raise BadInput("tensorboard", "is not installed", remedy="Install it with pip install 'normec[tensorboard]'") from None
         self._make, self._folder = SummaryWriter, folder
         self._writer: Any = None
 

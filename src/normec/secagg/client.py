@@ -96,7 +96,7 @@ class State:
                 plan=whole, stage=found["stage"], offer=offer, mask_key=key, seed=seed, offered=tuple(found["offered"]), context=context
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput("state", f" of the secure aggregation is damaged ({error}). Start a new experiment.") from None
+            raise BadInput("state", f"of the secure aggregation is damaged ({error})", remedy="Start a new experiment") from None
 
 
 def _bytes(table: Mapping[str, str], *names: str) -> list[bytes]:
@@ -142,7 +142,7 @@ def offer(party: Party, plan: Plan, box_signatures: Mapping[str, bytes], last: S
         BadInput: for an attempt that is not newer than the last, or a cohort in which a key is not what it should be.
     """
     if last is not None and plan.attempt <= last.plan.attempt:
-        raise BadInput("instruction", f": attempt {plan.attempt} is not newer than {last.plan.attempt}, which this client has seen.")
+        raise BadInput("instruction", f": attempt {plan.attempt} is not newer than {last.plan.attempt}, which this client has seen")
     _check_cohort(party, plan, box_signatures)
     mask_private, seed = os.urandom(32), os.urandom(32)
     mask_public, committed = public(mask_private), commitment(seed)
@@ -159,13 +159,17 @@ def _check_cohort(party: Party, plan: Plan, box_signatures: Mapping[str, bytes])
     for member in plan.members:
         pinned = own.identity if member.name == party.name else party.peers.get(member.name)
         if pinned is None:
-            raise BadInput("peers", f": client {member.name!r} of the cohort is not among them. Add its identity key, or ask the server.")
+            raise BadInput(
+                "peers", f": client {member.name!r} of the cohort is not among them", remedy="Add its identity key, or ask the server"
+            )
         if member.identity != pinned:
-            raise BadInput("peers", f": client {member.name!r} shows another identity key than the one that is pinned. Ask its owner.")
+            raise BadInput(
+                "peers", f": client {member.name!r} shows another identity key than the one that is pinned", remedy="Ask its owner"
+            )
         if not signed_by(pinned, box_signatures.get(member.name, b""), box_text(plan.experiment, member)):
-            raise BadInput("cohort", f": the box key of client {member.name!r} is not signed by its identity.")
+            raise BadInput("cohort", f": the box key of client {member.name!r} is not signed by its identity")
     if plan.by_name.get(party.name) != own:
-        raise BadInput("cohort", f" does not hold this client, {party.name!r}, with its own box key.")
+        raise BadInput("cohort", f"does not hold this client, {party.name!r}, with its own box key")
 
 
 def view(party: Party, state: State | None, plan_id: bytes, model: bytes, offers: Mapping[str, Offer]) -> View:
@@ -177,23 +181,25 @@ def view(party: Party, state: State | None, plan_id: bytes, model: bytes, offers
     state = _at(state, "offered", plan_id)
     plan = state.plan
     if offers.get(party.name) != state.offer:
-        raise BadInput("instruction", ": the offer of this client is not the one that it has made.")
+        raise BadInput("instruction", ": the offer of this client is not the one that it has made")
     for name, each in offers.items():
         if name not in plan.by_name:
-            raise BadInput("instruction", f": client {name!r} has an offer and is not in the cohort.")
+            raise BadInput("instruction", f": client {name!r} has an offer and is not in the cohort")
         if not signed_by(plan.by_name[name].identity, each.signature, offer_text(plan, name, each.mask_key, each.commitment)):
-            raise BadInput("instruction", f": the offer of client {name!r} is not signed by its identity.")
+            raise BadInput("instruction", f": the offer of client {name!r} is not signed by its identity")
     if len(offers) < plan.fewest:
-        raise BadInput("instruction", f": {len(offers)} offers are fewer than the {plan.fewest} that protect this client.")
+        raise BadInput("instruction", f": {len(offers)} offers are fewer than the {plan.fewest} that protect this client")
     return View(dict(offers), context_of(plan, model, offers))
 
 
 def _at(state: State | None, stage: Stage, plan_id: bytes) -> State:
     """The state, where it stands at a stage of the attempt of this id."""
     if state is None or state.plan.id != plan_id:
-        raise BadInput("instruction", ": this client has made no offer for that attempt, or it was for another cohort or other terms.")
+        raise BadInput("instruction", ": this client has made no offer for that attempt, or it was for another cohort or other terms")
     if state.stage != stage:
-        raise BadInput("instruction", f": the attempt stands at {state.stage!r} here, and not at {stage!r}. It is over for this client.")
+        raise BadInput(
+            "instruction", f": the attempt stands at {state.stage!r} here, and not at {stage!r}", remedy="It is over for this client"
+        )
     return state
 
 
@@ -206,7 +212,7 @@ def mask(party: Party, state: State, seen: View, values: np.ndarray) -> tuple[St
             try:
                 key = agreed(state.mask_key, other.mask_key, "pair mask", plan.id)
             except ValueError:
-                raise BadInput("instruction", f": client {name!r} offers a mask key that hides nothing.") from None
+                raise BadInput("instruction", f": client {name!r} offers a mask key that hides nothing") from None
             add_mask(total, key, subtract=party.name > name)
     after = replace(state, stage="masked", mask_key=b"", seed=b"", offered=tuple(sorted(seen.offers)), context=seen.context)
     return after, total, party.identity.sign(upload_text(seen.context))
@@ -228,7 +234,7 @@ def open_sum(
     check_counted(plan, party.name, state.offered, counted)
     for name, signature in counted.items():
         if not signed_by(plan.by_name[name].identity, signature, upload_text(state.context)):
-            raise BadInput("instruction", f": client {name!r} has not signed the model and the offers that this client has seen.")
+            raise BadInput("instruction", f": client {name!r} has not signed the model and the offers that this client has seen")
     shares = {name: _share(party, plan, name, boxes.get(name, b""), seed=name in counted) for name in state.offered}
     return replace(state, stage="opened"), shares
 
@@ -241,13 +247,13 @@ def check_counted(plan: Plan, name: str, offered: Collection[str], counted: Coll
     """
     strangers, missing, most = sorted(set(counted) - set(offered)), len(offered) - len(counted), plan.may_be_missing(len(offered))
     if strangers:
-        raise BadInput("instruction", f": client {strangers[0]!r} is counted, and this client has seen no offer of it.")
+        raise BadInput("instruction", f": client {strangers[0]!r} is counted, and this client has seen no offer of it")
     if name not in counted:
-        raise BadInput("instruction", ": this client has sent its upload, and is not counted.")
+        raise BadInput("instruction", ": this client has sent its upload, and is not counted")
     if len(counted) < plan.fewest:
-        raise BadInput("instruction", f": a sum of {len(counted)} uploads is of fewer than the {plan.fewest} that protect this client.")
+        raise BadInput("instruction", f": a sum of {len(counted)} uploads is of fewer than the {plan.fewest} that protect this client")
     if missing > most:
-        raise BadInput("instruction", f": {missing} uploads are missing of {len(offered)} offers, and at most {most} may be.")
+        raise BadInput("instruction", f": {missing} uploads are missing of {len(offered)} offers, and at most {most} may be")
 
 
 def _share(party: Party, plan: Plan, sender: str, box: bytes, *, seed: bool) -> bytes:

@@ -49,13 +49,16 @@ class Plan:
     def __post_init__(self) -> None:
         n, names = len(self.members), [member.name for member in self.members]
         if names != sorted(set(names)):
-            raise BadInput("cohort", ": the clients must be named in order, each once.")
+            raise BadInput("cohort", ": the clients must be named in order, each once")
         if n < self.floor:
-            problem = f" of {n} clients is less than min_honest + colluders = {self.floor}."
-            raise BadInput("cohort", f"{problem} Raise the participation, or lower one of them.")
+            raise BadInput(
+                "cohort",
+                f"of {n} clients is less than min_honest + colluders = {self.floor}",
+                remedy="Raise the participation, or lower one of them",
+            )
         candidates = range((n + self.colluders) // 2 + 1, n + 1)
         if not candidates:
-            raise BadInput("colluders", f"={self.colluders} of a cohort of {n} leaves no threshold that protects. Lower it.")
+            raise BadInput("colluders", f"of a cohort of {n} leaves no threshold that protects", value=self.colluders, remedy="Lower it")
         best = max(candidates, key=lambda t: (min(n - t, self._missing(n, t)), -t))
         object.__setattr__(self, "threshold", best)
 

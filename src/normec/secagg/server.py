@@ -41,13 +41,13 @@ class Attempt:
         """Raises BadInput for an offer that others would refuse, or that hides nothing."""
         member = self.plan.by_name.get(name)
         if member is None:
-            raise BadInput("reply", f" is an offer of client {name!r}, which is not in the cohort.")
+            raise BadInput("reply", f"is an offer of client {name!r}, which is not in the cohort")
         if not signed_by(member.identity, offer.signature, offer_text(self.plan, name, offer.mask_key, offer.commitment)):
-            raise BadInput("reply", f" is an offer of client {name!r} that its identity has not signed.")
+            raise BadInput("reply", f"is an offer of client {name!r} that its identity has not signed")
         if not usable_key(offer.mask_key):
-            raise BadInput("reply", f": client {name!r} offers a mask key that hides nothing.")
+            raise BadInput("reply", f": client {name!r} offers a mask key that hides nothing")
         if set(boxes) != set(self.plan.by_name):
-            raise BadInput("reply", f": client {name!r} has not sealed a box for each client of the cohort.")
+            raise BadInput("reply", f": client {name!r} has not sealed a box for each client of the cohort")
         self.offers[name], self.boxes[name] = offer, boxes
 
     def begin(self, model: bytes) -> dict[str, Offer]:
@@ -65,11 +65,11 @@ class Attempt:
     def receive_upload(self, name: str, masked: np.ndarray, signature: bytes, d: int) -> None:
         """Raises BadInput for an upload that cannot be added to the others'."""
         if name not in self.offers:
-            raise BadInput("reply", f" is an upload of client {name!r}, whose offer is not used.")
+            raise BadInput("reply", f"is an upload of client {name!r}, whose offer is not used")
         if masked.dtype != np.uint32 or masked.shape != (d,):
-            raise BadInput("reply", f" is an upload of client {name!r} of type {masked.dtype} and shape {masked.shape}.")
+            raise BadInput("reply", f"is an upload of client {name!r} of type {masked.dtype} and shape {masked.shape}")
         if not signed_by(self.plan.by_name[name].identity, signature, upload_text(self.context)):
-            raise BadInput("reply", f": client {name!r} has trained from another model, or with other offers.")
+            raise BadInput("reply", f": client {name!r} has trained from another model, or with other offers")
         self.uploads[name], self.signatures[name] = masked, signature
 
     def counted(self) -> dict[str, bytes]:
@@ -90,7 +90,7 @@ class Attempt:
     def receive_shares(self, name: str, shares: Sequence[bytes]) -> None:
         """One share for each offer, in their order. Raises BadInput for anything else."""
         if name not in self.uploads or len(shares) != len(self.offers) or any(len(each) not in (0, SHARE) for each in shares):
-            raise BadInput("reply", f": client {name!r} has not answered with one share for each offer.")
+            raise BadInput("reply", f": client {name!r} has not answered with one share for each offer")
         self.shares[name] = shares
 
     def total(self) -> tuple[np.ndarray, list[str]]:

@@ -64,7 +64,7 @@ class Comparison:
         own = {name: changes.pop(name) for name in chosen if isinstance(changes.get(name), dict)}
         if isinstance(changes.get("algorithm"), dict):
             key, one = next(iter(changes["algorithm"])), (*chosen, "NAME")[0]
-            raise BadInput(f"algorithm.{key}", f" would be for one algorithm of several. Write NAME.{key}, such as {one}.{key}.")
+            raise BadInput(f"algorithm.{key}", "would be for one algorithm of several", remedy=f"Write NAME.{key}, such as {one}.{key}")
         common = [text for text in assignments if next(iter(parse_assignment(text))) not in own]
         given = ([str(file)] if file else []) + common + ([TRUST] if trust_code else [])
         typed = {"algorithms": [name.partition("+")[0] for name in chosen]}
@@ -73,12 +73,12 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if not self.algorithms:
-            raise BadInput("algorithms", "='' names none. Add --algorithms A,B; see normec algorithms.")
+            raise BadInput("algorithms", "names none", value="", remedy="Add --algorithms A,B; see normec algorithms")
         for contender in self.contenders:
             self._check_search(contender)
         configs = [self.config(contender, {}, 0).toml() for contender in self.contenders]
         if len(set(configs)) < len(configs):
-            raise BadInput("algorithms", f"={','.join(self.algorithms)!r} names one twice. Name each once.")
+            raise BadInput("algorithms", "names one twice", value=",".join(self.algorithms), remedy="Name each once")
         _ = self.promises
 
     def _check_search(self, contender: Contender) -> None:
@@ -87,14 +87,14 @@ class Comparison:
         if not self.tries:
             if ranges:
                 key = next(iter(ranges))
-                raise BadInput(f"{name}.{key}", f"={list(ranges[key])!r} is a range to search. Add --tune, or give one value.")
+                raise BadInput(f"{name}.{key}", "is a range to search", value=list(ranges[key]), remedy="Add --tune, or give one value")
             return
         fixed = sorted(set(contender.algorithm) & set(contender.kind.tuned))
         if fixed:
             value = contender.algorithm[fixed[0]]
-            raise BadInput(f"{name}.{fixed[0]}", f"={value!r} is fixed, and --tune would move it. Leave out one of them.")
+            raise BadInput(f"{name}.{fixed[0]}", "is fixed, and --tune would move it", value=value, remedy="Leave out one of them")
         if not contender.kind.tuned and not ranges:
-            raise BadInput("algorithms", f" hold {name!r}, which names no settings to tune. Compare it without --tune.")
+            raise BadInput("algorithms", f"hold {name!r}, which names no settings to tune", remedy="Compare it without --tune")
         for side in (0, 1):
             self.config(contender, {key: ends[side] for key, ends in ranges.items()}, 0)
 
@@ -145,7 +145,7 @@ class Comparison:
         marker, text = folder / MARKER, tomli_w.dumps(self.source)
         found = difference(read_toml(marker), json.loads(json.dumps(self.source))) if marker.is_file() else None
         if found:
-            raise BadInput("out", f": {folder} holds another comparison ({found}). Choose another folder.")
+            raise BadInput("out", f": {folder} holds another comparison ({found})", remedy="Choose another folder")
         write_atomically(marker, text.encode)
         tuning = trained(self._sweep(self._tuning_runs()), folder / "tuning") if self.tries else []
         chosen = {each.name: self._best(each, tuning) for each in self.contenders}
@@ -232,8 +232,11 @@ class Comparison:
 
 def _promise(name: str, config: RunConfig) -> dict[str, Any]:
     if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
-        problem = f" hold {name!r}, which bounds no message and cannot be compared at an ε."
-        raise BadInput("algorithms", f"{problem} Leave it out, or set privacy.trust=none.")
+        raise BadInput(
+            "algorithms",
+            f"hold {name!r}, which bounds no message and cannot be compared at an ε",
+            remedy="Leave it out, or set privacy.trust=none",
+        )
     plan = prepare(config.experiment())
     private, planned = plan.mechanism.private, plan.spent.planned
     return {

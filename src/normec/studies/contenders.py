@@ -36,7 +36,7 @@ class Contender(NamedTuple):
         of_algorithm, plus, optimizer = name.partition("+")
         kind = algorithm_kind("algorithms", of_algorithm)
         if "name" in settings:
-            raise BadInput(f"{name}.name", f"={settings['name']!r} would run another algorithm under this label. Remove it.")
+            raise BadInput(f"{name}.name", "would run another algorithm under this label", value=settings["name"], remedy="Remove it")
         ends = {key: _range(f"{name}.{key}", value, kind) for key, value in settings.items() if isinstance(value, list)}
         fixed = {key: value for key, value in settings.items() if key not in ends}
         if not plus:
@@ -76,10 +76,10 @@ def _range(setting: str, value: list[Any], kind: type[Algorithm]) -> tuple[float
     """The ends of a range that was given as a list."""
     key = setting.rpartition(".")[2]
     if key not in kind.model_fields:
-        raise BadInput(setting, f"={value!r} is a range, and only settings of the algorithm are searched. Give one value.")
+        raise BadInput(setting, "is a range, and only settings of the algorithm are searched", value=value, remedy="Give one value")
     numbers = len(value) == 2 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
     if not numbers or not 0 < value[0] < value[1] < math.inf:
-        raise BadInput(setting, f"={value!r} must be a range to search: two numbers, 0 < LOW < HIGH, such as [0.1, 10].")
+        raise BadInput(setting, value=value, must="be a range to search: two numbers, 0 < LOW < HIGH, such as [0.1, 10]")
     return float(value[0]), float(value[1])
 
 

@@ -37,7 +37,7 @@ def expand(tree: Tree) -> dict[str, Point]:
     tree = dict(tree)
     cases = tree.pop("case", [{}])
     if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
-        raise BadInput("case", f"={cases!r:.60} must be tables of settings. Write [[case]] above each.")
+        raise BadInput("case", value=cases, must="be tables of settings", remedy="Write [[case]] above each")
     base, common = _split(tree)
     found = [
         fixed | dict(zip(lists, point, strict=True))
@@ -53,7 +53,7 @@ def expand(tree: Tree) -> dict[str, Point]:
         tree = merge(_tree(base), _tree(changes))
         twin = same.setdefault(_resolved(name, tree), name)
         if name in runs or twin != name:
-            raise BadInput("sweep", f" has two runs that are one: {name} and {twin}. Leave out one of two equal values.")
+            raise BadInput("sweep", f"has two runs that are one: {name} and {twin}", remedy="Leave out one of two equal values")
         runs[name] = Point(tree, changes)
     return runs
 
@@ -64,15 +64,15 @@ def _split(tree: Tree) -> tuple[Changes, dict[str, list[Any]]]:
     lists: dict[str, list[Any]] = {}
     for key, value in flat(tree).items():
         if "." in key and key in tree:
-            raise BadInput(repr(key), " is one key with a dot in it. Write section.key without quotes.")
+            raise BadInput(repr(key), "is one key with a dot in it", remedy="Write section.key without quotes")
         if not isinstance(value, list) or (key in LISTS and not any(isinstance(each, list) for each in value)):
             once[key] = value
         elif any(isinstance(each, dict) for each in value):
-            raise BadInput(key, " is a list of sections. Write [[case]] for settings that change together.")
+            raise BadInput(key, "is a list of sections", remedy="Write [[case]] for settings that change together")
         elif value:
             lists[key] = value
         else:
-            raise BadInput(key, "=[] holds no value to try. Give one or more, or leave it out.")
+            raise BadInput(key, "holds no value to try", value=[], remedy="Give one or more, or leave it out")
     return once, lists
 
 
@@ -111,4 +111,4 @@ def _resolved(name: str, tree: Tree) -> str:
 
 def of_run(name: str, error: BadInput) -> BadInput:
     """The same error, naming the run of a grid that it is in."""
-    return BadInput(error.setting, f"{error.problem.rstrip('.')} (in the run {name}).")
+    return error.told(f"(in the run {name})")

@@ -59,7 +59,7 @@ class Sweep:
         """
         own = tree.get("sweep", {})
         if not isinstance(own, dict):
-            raise BadInput("sweep", f"={own!r} must be a section. Write [sweep] in the file.")
+            raise BadInput("sweep", value=own, must="be a section", remedy="Write [sweep] in the file")
         target = Target.from_table("sweep", own).target
         return cls(tree, expand({key: value for key, value in tree.items() if key != "sweep"}), target)
 
@@ -84,7 +84,7 @@ class Sweep:
             KeyboardInterrupt: when Ctrl-C was pressed, once the runs have written their checkpoints.
         """
         open_folder(folder, "sweep.toml", "a sweep")
-        lock = Lock(folder, BadInput("out", f": another sweep is going on in {folder}. Wait for it, or choose another folder."))
+        lock = Lock(folder, BadInput("out", f": another sweep is going on in {folder}", remedy="Wait for it, or choose another folder"))
         try:
             self._keep_other_tables(folder)
             waiting = self._waiting(folder)
@@ -101,7 +101,7 @@ class Sweep:
         except (OSError, ValueError, TypeError, KeyError):  # there is none that could be lost
             return
         if shown and not shown & self.runs.keys():
-            raise BadInput("out", f": {folder} holds another sweep, of {sorted(shown)[0]}. Choose another folder.")
+            raise BadInput("out", f": {folder} holds another sweep, of {sorted(shown)[0]}", remedy="Choose another folder")
 
     def _waiting(self, folder: Path) -> list[str]:
         """The names of the runs that are not finished, each checked as far as it can be without training."""
@@ -240,7 +240,7 @@ def open_folder(folder: Path, marker: str, what: str) -> None:
         held = [path for path in folder.iterdir() if path.name != LOCKED and path.suffix != ".part"]
         foreign = bool(held) and not (folder / marker).is_file()
     if foreign:
-        raise BadInput("out", f": {folder} holds something else than {what}. Choose another folder.")
+        raise BadInput("out", f": {folder} holds something else than {what}", remedy="Choose another folder")
 
 
 def _finished(path: Path, config: RunConfig, fingerprint: str) -> bool:
@@ -257,7 +257,9 @@ def _finished(path: Path, config: RunConfig, fingerprint: str) -> bool:
         there["privacy"].pop("delta", None)
     found = difference(there, here) or (folder.settings.is_file() and difference(_held(folder), {"data.fingerprint": fingerprint}))
     if found:
-        raise BadInput("out", f": {path} holds a run of other settings or data ({found}). Choose another folder, or remove that one.")
+        raise BadInput(
+            "out", f": {path} holds a run of other settings or data ({found})", remedy="Choose another folder, or remove that one"
+        )
     return folder.summary.is_file()
 
 
@@ -266,4 +268,6 @@ def _held(folder: RunFolder) -> dict[str, str]:
     try:
         return {"data.fingerprint": unsealed(folder.settings.read_text(encoding="utf-8"))["data"]["fingerprint"]}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadInput("out", f": {folder.settings} is damaged ({error}). Remove {folder.path}, or choose another folder.") from None
+        raise BadInput(
+            "out", f": {folder.settings} is damaged ({error})", remedy=f"Remove {folder.path}, or choose another folder"
+        ) from None

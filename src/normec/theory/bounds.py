@@ -99,11 +99,13 @@ class Setting:
         for name in (*positive, "K", "F", "heterogeneity", "order_heterogeneity", "sigma"):
             value = getattr(self, name)
             if not (0 <= value < math.inf) or (name in positive and not value > 0):
-                raise BadInput(name, f"={value!r} must be a finite number {'> 0' if name in positive else '>= 0'}.")
+                raise BadInput(name, value=value, must=f"be a finite number {('> 0' if name in positive else '>= 0')}")
         if not self.p <= 1:
-            raise BadInput("p", f"={self.p!r} must be in (0, 1].")
+            raise BadInput("p", value=self.p, must="be in (0, 1]")
         if self.drifts and not self.heterogeneity > 0:
-            raise BadInput("heterogeneity", "=0: with more than one local step the theorems need a D > 0, at least Δ^inf. Give any.")
+            raise BadInput(
+                "heterogeneity", ": with more than one local step the theorems need a D > 0, at least Δ^inf", value=0, remedy="Give any"
+            )
 
     @property
     def drifts(self) -> bool:

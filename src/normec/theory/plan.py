@@ -55,11 +55,12 @@ class Goal(Settings):
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
         if (self.trust == "none") != (self.epsilon is None):
-            problem = " has no meaning with trust='none'." if self.epsilon is not None else " is missing: give it, or trust='none'."
-            raise BadInput("epsilon", problem)
+            raise BadInput("epsilon", "has no meaning with trust='none'" if self.epsilon else "is missing: give it, or trust='none'")
         self._check_moot()
         if self.rounds == "choose" and self.trust == "none":
-            raise BadInput("rounds", "='choose' has no end without privacy: the bound only falls with more rounds. Give a number.")
+            raise BadInput(
+                "rounds", "has no end without privacy: the bound only falls with more rounds", value="choose", remedy="Give a number"
+            )
 
     def _check_moot(self) -> None:
         """Refuses keys that would be ignored."""
@@ -72,7 +73,7 @@ class Goal(Settings):
         moot += [("order_heterogeneity", "method='ig'")] if self.method == "gd" else [("steps", "method='gd'")]
         for key, acts in moot:
             if key in given:
-                raise BadInput(key, f"={getattr(self, key)!r} acts only with {acts}. {advice}, or change that.")
+                raise BadInput(key, f"acts only with {acts}", value=getattr(self, key), remedy=f"{advice}, or change that")
 
     @property
     def chosen_delta(self) -> float:

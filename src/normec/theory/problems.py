@@ -24,7 +24,7 @@ def quadratics(
     minimiser, before that scaling; with it the samples of a client disagree, and Δ_i^inf > 0.
     """
     if samples < d:
-        raise BadInput("samples", f"={samples} must be at least d={d}, so that every curvature has full rank.")
+        raise BadInput("samples", value=samples, must=f"be at least d={d}, so that every curvature has full rank")
     rng = np.random.default_rng(seed)
     features = rng.uniform(-1, 1, (clients, samples, d))
     largest = [np.linalg.eigvalsh(a.T @ a / samples)[-1] for a in features]

@@ -75,13 +75,16 @@ class Experiments:
         setup = tree.pop("figures")
         if tree["data"]["source"] == "cifar10":
             if path is None:
-                raise BadInput("--data", f" is missing: --scale {scale} trains on CIFAR-10. Give the folder that holds it.")
+                raise BadInput("--data", f"is missing: --scale {scale} trains on CIFAR-10", remedy="Give the folder that holds it")
             tree["data"]["path"] = str(path)
         for section, keys in SET_BY_FIGURES.items():
             own = set(keys) & set(changes.get(section, {}) if isinstance(changes.get(section), dict) else {})
             if own:
-                problem = " is set by the figure for each of its runs. Change other keys, or write a sweep of your own."
-                raise BadInput(f"{section}.{min(own)}", problem)
+                raise BadInput(
+                    f"{section}.{min(own)}",
+                    "is set by the figure for each of its runs",
+                    remedy="Change other keys, or write a sweep of your own",
+                )
         base = merge(tree, changes)
         plain = merge(base, {"privacy": {"trust": "none"}})  # no noise has to be calibrated to know d
         return cls(base, setup, noise, prepare(RunConfig.from_tree(plain).experiment()).model.d)
