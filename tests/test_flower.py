@@ -753,7 +753,7 @@ def test_arrays_that_are_not_trained_stay_and_whole_numbers_are_refused(tmp_path
             "node-config: min-noise is not known. Did you mean min-noise-multiplier?",
         ),
         ({"state-dir": "/tmp/x", "client-id": "a", "max-epsilon": float("nan")}, "node-config: max-epsilon=nan must be"),
-        ({"state-dir": "/tmp/x", "client-id": "a", "min-noise-multiplier": -1.0}, "node-config: min-noise-multiplier=-1.0 must be"),
+        ({"state-dir": "/tmp/x", "client-id": "a", "min-noise-multiplier": -1.0}, "node-config: min-noise-multiplier=-1 must be"),
     ],
 )
 def test_an_owner_who_is_misunderstood_is_told_so(config: dict[str, Any], said: str) -> None:

@@ -255,8 +255,8 @@ def test_what_an_evaluate_function_fails_of_does_not_leave_the_client(failing: A
     ("privacy", "evaluation", "said"),
     [
         (private("central"), {}, "evaluation.epsilon=None, noise_multiplier=None: give one of the two"),
-        (private("local"), {"epsilon": 1.0, "noise_multiplier": 1.0}, "evaluation.epsilon=1.0, noise_multiplier=1.0: give one of the two"),
-        (NONE, {"epsilon": 1.0}, "evaluation.epsilon=1.0 has no meaning with privacy.trust='none'"),
+        (private("local"), {"epsilon": 1.0, "noise_multiplier": 1.0}, "evaluation.epsilon=1, noise_multiplier=1.0: give one of the two"),
+        (NONE, {"epsilon": 1.0}, "evaluation.epsilon=1 has no meaning with privacy.trust='none'"),
     ],
 )
 def test_an_evaluation_that_promises_too_much_or_too_little_is_refused(

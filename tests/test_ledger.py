@@ -329,7 +329,7 @@ def test_quantization_inflates_by_no_more_than_stated() -> None:
 
 
 def test_secure_noise_without_privacy_is_refused() -> None:
-    with pytest.raises(normec.BadInput, match="noise=secure has no meaning"):
+    with pytest.raises(normec.BadInput, match="noise='secure' has no meaning"):
         normec.Privacy(trust="none", noise="secure")
 
 

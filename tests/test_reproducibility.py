@@ -227,7 +227,7 @@ def test_a_lock_is_free_again_once_its_process_is_killed(tmp_path: Path) -> None
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None and other.stdout.readline() == b"1\n"
-            with pytest.raises(normec.BadInput, match=r"^out: busy$"):
+            with pytest.raises(normec.BadInput, match=r"^out: busy\.$"):
                 Lock(tmp_path, busy, patience=0.1)
         finally:
             other.kill()

@@ -81,7 +81,7 @@ def refused(source: Path | str, **choices: Any) -> str:
 
 def followed(said: str) -> dict[str, Any]:
     """The setting that a remedy names, as the command reads it."""
-    found = re.search(r"""'?data\.(\w+=(?:\[.*?"\]|\[[^\]]*\]|[^\s'.]+))""", said)
+    found = re.search(r"""'?data\.((?!source)\w+=(?:\[.*?"\]|\[[^\]]*\]|[^\s'.]+))""", said)
     assert found is not None, said
     return dict(parse_assignments([found[1]]))
 

@@ -97,7 +97,7 @@ def load(data: Data, streams: Streams, wanted: Literal["classes", "numbers"] | N
 def _refuse_image_settings(data: Data, why: str) -> None:
     for key in IMAGES:
         if (value := getattr(data, key)) is not None:
-            shown = list(value) if isinstance(value, tuple) else f"{value:g}"
+            shown = list(value) if isinstance(value, tuple) else value
             raise BadInput(f"data.{key}", f"acts only with images; {why}", value=shown, remedy="Leave it out")
 
 
