@@ -227,7 +227,7 @@ def _outdated(section: str, before: Tree, changes: Tree) -> set[str]:
         void |= {"epsilon"} if "noise_multiplier" in changes else set()
         void |= {"noise_multiplier"} if "epsilon" in changes else set()
         void |= {"epsilon", "noise_multiplier", "delta", "stop_at"} if changes.get("trust") == "none" else set()
-        void |= {"min_honest", "colluders"} if changes.get("trust", "secagg") != "secagg" else set()
+        void |= {"min_honest", "colluders", "dropouts"} if changes.get("trust", "secagg") != "secagg" else set()
         void |= {"client_limit"} if changes.get("trust", "local") not in ("secagg", "local") else set()
     if section == "local" and changes.get("method", "poisson") != "poisson":
         void |= {"rate"}

@@ -6,13 +6,13 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from normec.privacy.exposures import exposures
 from normec.privacy.mechanism import Mechanism
-from normec.privacy.participation import OWN
 
 UNAMPLIFIED = "gaussian without amplification"
 OVER_PARTICIPATIONS = "gaussian over participations"
@@ -61,23 +61,18 @@ def unamplified(mechanism: Mechanism, delta: float) -> Spent:
 
 @lru_cache(maxsize=1024)
 def over_participations(mechanism: Mechanism, delta: float) -> Spent:
-    """ε before sampling where each participant adds noise: δ(ε) = E_{n ~ Bin(K, p)} δ_Gauss(ε; distance √(n/h) / z).
+    """ε before sampling where each participant adds noise: δ(ε) = E δ_Gauss(ε; distance √S / z), S = Σ 1/h_k (`exposures`).
 
-    A client that stays silent from some exposure on has at most that in place of n/h.
+    A client that stays silent from some exposure on has at most that in place of S.
     """
     import scipy.optimize
-    from scipy.stats import binom
 
-    participations = binom(mechanism.rounds, mechanism.rate if mechanism.sampling != OWN else 1.0)
-    low, high = (int(end) for end in (participations.ppf(1e-9 * delta), participations.isf(1e-9 * delta)))
-    rounds = np.arange(max(low, 1), high + 1)
-    weights = participations.pmf(rounds)
-    beyond = float(participations.cdf(low - 1) + participations.sf(high))  # left out, and counted whole
-    exposure = np.minimum(rounds / mechanism.honest, mechanism.most_exposure)
-    mu = mechanism.distance * np.sqrt(exposure) / mechanism.noise_multiplier
+    shown = exposures(replace(mechanism, noise_multiplier=0.0), 1e-9 * delta)
+    some = shown.values > 0
+    mu = mechanism.distance * np.sqrt(np.minimum(shown.values[some], mechanism.most_exposure)) / mechanism.noise_multiplier
 
     def excess(epsilon: float) -> float:
-        return float(weights @ gaussian_delta(epsilon, mu)) + beyond - delta
+        return float(shown.weights[some] @ gaussian_delta(epsilon, mu)) + shown.beyond - delta
 
     if excess(0.0) <= 0:
         return Spent(0.0, OVER_PARTICIPATIONS)

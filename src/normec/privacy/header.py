@@ -14,7 +14,7 @@ from normec.privacy.events import to_table
 from normec.privacy.mechanism import Adjacency, Mechanism, Privacy
 from normec.privacy.noise import NOISES, Accounted, is_independent
 from normec.privacy.participation import OWN, Full, Participation, participation_from_table, scheme_of
-from normec.privacy.trust import SecAgg, Trust, trust_model
+from normec.privacy.trust import Dropouts, SecAgg, Trust, trust_model
 
 LIBRARY = "dp-accounting"
 
@@ -50,6 +50,7 @@ class Header:
     denominator: float
     min_honest: int
     colluders: int
+    dropouts: Dropouts = "adversarial"
     cohort_memories: bool = False
     client_limit: float | None
     own_coins: bool = False
@@ -81,6 +82,7 @@ class Header:
             denominator=mechanism.expected,
             min_honest=secagg.min_honest,
             colluders=secagg.colluders,
+            dropouts=secagg.dropouts,
             cohort_memories=mechanism.cohort_memories,
             client_limit=privacy.client_limit,
             own_coins=mechanism.own_coins,
@@ -109,6 +111,8 @@ class Header:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         found[LIBRARY] = found.pop("library")
         rare = {name: found.pop(name) for name in ("own_coins", "event", "accounted")}
+        if found["dropouts"] == "adversarial":
+            del found["dropouts"]
         return found | {name: value for name, value in rare.items() if value}
 
     @property
@@ -119,7 +123,7 @@ class Header:
     def mechanism(self, rounds: int | None = None) -> Mechanism:
         """The mechanism, for the planned rounds or for so many."""
         mechanism = Mechanism(
-            trust=trust_model(self.trust, self.min_honest, self.colluders),
+            trust=trust_model(self.trust, self.min_honest, self.colluders, self.dropouts),
             adjacency=self.adjacency,
             noise_multiplier=self.noise_multiplier,
             participation=_participation(self.scheme, self.rate),

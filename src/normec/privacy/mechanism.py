@@ -20,7 +20,7 @@ from normec.imports import load_object, looks_like_import_path
 from normec.privacy.aggregation import Aggregation
 from normec.privacy.noise import LATTICE_GAP, NOISES, Draw, Noise, Seeded, is_independent
 from normec.privacy.participation import OWN, Fixed, Full, Participation, Poisson, scheme_of
-from normec.privacy.trust import Trust, TrustModel, check_honest, trust_model
+from normec.privacy.trust import Dropouts, Trust, TrustModel, check_honest, trust_model
 from normec.settings import Count, OpenUnit, Settings, Text
 from normec.streams import Streams
 
@@ -50,6 +50,8 @@ class Privacy(Settings):
     path of a class of one's own (`privacy.noise.Noise`), for simulation under "central".
     delta: δ, by default min(1e-5, M^(−1.1)). stop_at: an ε at which the run ends before the round that would exceed it.
     min_honest, colluders: of "secagg"; a round is given up before its sum is opened where survivors − colluders < min_honest.
+    dropouts: of "secagg"; "none" supposes that no adversary makes clients drop out, so that the cohorts' own sizes count and not
+    min_honest in each of them.
     client_limit: of "secagg" and "local": the ε that each client's own rounds may spend; a client that has reached it stays
     silent.
     adjacency: neighbouring runs differ by one client's message set to zero ("zero-out"), or replaced ("replace-one").
@@ -65,10 +67,11 @@ class Privacy(Settings):
     client_limit: Epsilon | None = None
     min_honest: Count | None = None
     colluders: Colluders = 0
+    dropouts: Dropouts = "adversarial"
 
     def __init__(self, /, **values: object) -> None:
         super().__init__(**values)
-        check_honest(self.trust, self.min_honest, self.colluders)
+        check_honest(self.trust, self.min_honest, self.colluders, self.dropouts)
         if self.noise not in NOISES and not looks_like_import_path(self.noise):
             raise BadInput("noise", value=self.noise, must="be 'seeded', 'secure', or the import path of a class, as in 'module:Name'")
         if self.noise not in NOISES and self.trust != "central":
@@ -94,7 +97,7 @@ class Privacy(Settings):
     @property
     def trust_model(self) -> TrustModel:
         """The trust model with its fields."""
-        return trust_model(self.trust, self.min_honest, self.colluders)
+        return trust_model(self.trust, self.min_honest, self.colluders, self.dropouts)
 
     def noise_model(self) -> Noise:
         """The noise.

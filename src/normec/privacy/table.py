@@ -17,7 +17,7 @@ from normec.privacy.ledger import Ledger
 from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, NoiseMultiplier, default_delta
 from normec.privacy.noise import NOISES
 from normec.privacy.participation import OWN, Full, Participation, participation_from_table
-from normec.privacy.trust import TRUSTS, SecAgg, Trust, check_rounds_are_opened, trust_model
+from normec.privacy.trust import TRUSTS, Dropouts, SecAgg, Trust, check_rounds_are_opened, trust_model
 from normec.settings import Count, OpenUnit, Probability, Rounds, Settings, Switch
 
 NOISE_UNITS = "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)"
@@ -27,6 +27,7 @@ class Query(Settings):
     """The arguments of `normec privacy`. Give one of epsilon and noise_multiplier, or epsilon and noise = "paper".
 
     clients: M. rate: p. rounds: K. trust: the model to show first. min_honest: of secagg, by default pM.
+    dropouts: of secagg, none where nobody makes clients drop out.
     client_limit: of secagg and local, what a client's own rounds may spend before it stays silent.
     cohort_memories: whether clients keep memories that move only in the cohort, as in the lazy variants, clip21 and dp-scaffold.
     own_coins: of poisson under secagg and local, whether each client draws for itself who takes part, or else the server.
@@ -45,6 +46,7 @@ class Query(Settings):
     adjacency: Adjacency = "zero-out"
     min_honest: Count | None = None
     colluders: Colluders = 0
+    dropouts: Dropouts = "adversarial"
     client_limit: Epsilon | None = None
     cohort_memories: Switch = False
     own_coins: Switch = True
@@ -78,7 +80,7 @@ class Query(Settings):
             noise = paper_noise(rate, self.rounds, self.epsilon or math.inf, self.chosen_delta)
         honest = self.min_honest or max(1, round(expected) - self.colluders)
         return Mechanism(
-            trust=trust_model(trust, honest, self.colluders),
+            trust=trust_model(trust, honest, self.colluders, self.dropouts),
             adjacency=self.adjacency,
             noise_multiplier=noise,
             participation=participation,
@@ -156,6 +158,7 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
         noise_multiplier=header.noise_multiplier,
         min_honest=header.min_honest if header.trust == SecAgg.name else None,
         colluders=header.colluders,
+        dropouts=header.dropouts,
         client_limit=header.client_limit or None,
         cohort_memories=header.cohort_memories,
         own_coins=header.own_coins or not TRUSTS[header.trust].per_client,

@@ -9,6 +9,7 @@ from normec.errors import BadInput
 
 Trust = Literal["central", "secagg", "local", "none"]
 """Their names in configurations."""
+Dropouts = Literal["adversarial", "none"]
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,14 @@ class Central(TrustModel):
 class SecAgg(TrustModel):
     """Each participant adds noise, and a secure sum hides all but the total.
 
-    A round is given up before its sum is opened where survivors − colluders < min_honest.
+    A round is given up before its sum is opened where survivors − colluders < min_honest. dropouts: whether an adversary may make
+    clients drop out, so that a round of a client holds no more honest ones than min_honest, or nobody does.
     """
 
     name: ClassVar[Trust] = "secagg"
     min_honest: int = 1
     colluders: int = 0
+    dropouts: Dropouts = "adversarial"
 
     @property
     def honest(self) -> int:
@@ -85,7 +88,8 @@ class SecAgg(TrustModel):
     @property
     def said(self) -> str:
         honest = f"of at least {self.min_honest} honest participants besides {self.colluders} colluders"
-        return f"each participant adds noise, and a secure sum hides all but the total, {honest}"
+        drawn = ", and nobody makes clients drop out" if self.dropouts == "none" else ""
+        return f"each participant adds noise, and a secure sum hides all but the total, {honest}{drawn}"
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,12 @@ class Nobody(TrustModel):
 TRUSTS: dict[Trust, type[TrustModel]] = {kind.name: kind for kind in (Central, SecAgg, Local, Nobody)}
 
 
-def trust_model(name: Trust, min_honest: int | None = None, colluders: int = 0) -> TrustModel:
-    """The trust model of this name; min_honest, colluders: of "secagg", and without an effect on the others."""
-    return SecAgg(min_honest or 1, colluders) if name == "secagg" else TRUSTS[name]()
+def trust_model(name: Trust, min_honest: int | None = None, colluders: int = 0, dropouts: Dropouts = "adversarial") -> TrustModel:
+    """The trust model of this name; min_honest, colluders, dropouts: of "secagg", and without an effect on the others."""
+    return SecAgg(min_honest or 1, colluders, dropouts) if name == "secagg" else TRUSTS[name]()
 
 
-def check_honest(trust: Trust, min_honest: int | None, colluders: int) -> None:
+def check_honest(trust: Trust, min_honest: int | None, colluders: int, dropouts: Dropouts = "adversarial") -> None:
     """Refuses numbers of honest clients that are missing, or that no trust model of this name has.
 
     Raises:
@@ -128,8 +132,9 @@ def check_honest(trust: Trust, min_honest: int | None, colluders: int) -> None:
     """
     if trust == "secagg" and min_honest is None:
         raise BadInput("min_honest", "is missing: with trust='secagg' a client hides among the honest", remedy="Say how many at least")
-    if trust != "secagg" and (min_honest is not None or colluders):
-        key, value = ("colluders", colluders) if min_honest is None else ("min_honest", min_honest)
+    given = {"min_honest": min_honest, "colluders": colluders or None, "dropouts": None if dropouts == "adversarial" else dropouts}
+    if trust != "secagg" and (moot := {key: value for key, value in given.items() if value is not None}):
+        key, value = next(iter(moot.items()))
         raise BadInput(key, "acts only with trust='secagg'", value=value, remedy="Remove it, or change trust")
 
 

@@ -16,7 +16,7 @@ from normec.local import GD, IG, LocalMethod
 from normec.privacy import Mechanism, calibrate
 from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, default_delta
 from normec.privacy.participation import Full, Poisson
-from normec.privacy.trust import Trust, check_honest, check_rounds_are_opened, trust_model
+from normec.privacy.trust import Dropouts, Trust, check_honest, check_rounds_are_opened, trust_model
 from normec.settings import Count, NonNegative, OpenUnit, Positive, Probability, Rounds, Settings
 from normec.theory.bounds import FORMS, Bound, Setting, bound, conditions, corollary, largest_eta
 from normec.theory.guarantees import guarantee
@@ -27,7 +27,7 @@ ROUNDS_TO_CHOOSE = (10, 30, 100, 300, 1000, 3000, 10_000)
 class Goal(Settings):
     """The arguments of `normec plan`.
 
-    epsilon, delta, trust, adjacency, min_honest, colluders: the promise. clients: M. rate: p. parameters: d. smoothness: L.
+    epsilon, delta, trust, adjacency, min_honest, colluders, dropouts: the promise. clients: M. rate: p. parameters: d. smoothness: L.
     gap: F = f(x⁰) − f^inf. heterogeneity: Δ^inf. order_heterogeneity: the mean of the Δ_i^inf, for method "ig".
     method, steps: "gd" with T steps, or "ig". alpha: α. rounds: K + 1, or "choose". start: R = max_i ‖v_i⁰ − g_i(x⁰)‖ where it is
     given, for memories that start at zero the largest ‖g_i(x⁰)‖; else R is chosen, and the memories start R away from g_i(x⁰).
@@ -39,6 +39,7 @@ class Goal(Settings):
     adjacency: Adjacency = "zero-out"
     min_honest: Count | None = None
     colluders: Colluders = 0
+    dropouts: Dropouts = "adversarial"
     clients: Count = 100
     rate: Probability = 0.5
     parameters: Count = 650
@@ -66,9 +67,9 @@ class Goal(Settings):
         """Refuses keys that would be ignored."""
         given, advice = self.model_fields_set, "Remove it"
         if self.trust == "secagg":
-            check_honest(self.trust, self.min_honest, self.colluders)
+            check_honest(self.trust, self.min_honest, self.colluders, self.dropouts)
             check_rounds_are_opened("min_honest", trust_model(self.trust, self.min_honest, self.colluders), self.clients)
-        moot = [(key, "trust='secagg'") for key in ("min_honest", "colluders") if self.trust != "secagg"]
+        moot = [(key, "trust='secagg'") for key in ("min_honest", "colluders", "dropouts") if self.trust != "secagg"]
         moot += [(key, "a trust that is not 'none'") for key in ("delta", "adjacency") if self.trust == "none"]
         moot += [("order_heterogeneity", "method='ig'")] if self.method == "gd" else [("steps", "method='gd'")]
         for key, acts in moot:
@@ -89,7 +90,7 @@ class Goal(Settings):
     def mechanism(self, rounds: int) -> Mechanism:
         """The mechanism of these rounds, still without noise."""
         participation = Full() if self.rate == 1 else Poisson(rate=self.rate)
-        trust = trust_model(self.trust, self.min_honest, self.colluders)
+        trust = trust_model(self.trust, self.min_honest, self.colluders, self.dropouts)
         return Mechanism(trust=trust, adjacency=self.adjacency, participation=participation, clients=self.clients, rounds=rounds)
 
     def setting(self, rounds: int, sigma: float) -> Setting:
@@ -248,6 +249,7 @@ def _command(goal: Goal, s: Setting, rounds: int) -> str:
         parts.append(f"algorithm.init=local algorithm.init_offset={s.R:.10g}")
     given = [("delta", goal.delta), ("min_honest", goal.min_honest), ("colluders", goal.colluders or None)]
     parts += [f"privacy.{key}={value!r}" for key, value in given if value is not None]
+    parts += ["privacy.dropouts=none"] if goal.dropouts == "none" else []
     return " ".join([*parts, f"privacy.adjacency={goal.adjacency}"] if goal.adjacency != "zero-out" else parts)
 
 
