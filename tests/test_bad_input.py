@@ -82,6 +82,7 @@ BAD_VALUES: dict[str, list[str]] = {
     "privacy.min_honest": [*COUNTS, "101"],
     "privacy.client_limit": POSITIVE,
     "privacy.colluders": [*NOT_NUMBERS, "-1", "1.5", "100"],
+    "privacy.dropouts": [*TEXTS, "some"],
     "engine.backend": [*TEXTS, "ray"],
     "engine.workers": COUNTS,
     "engine.device": [*TEXTS, "cuda:99", "toaster", "meta", "hpu"],
@@ -119,6 +120,7 @@ WITH = {
     "privacy.min_honest": ["privacy.trust=secagg"],
     "privacy.client_limit": ["privacy.trust=local"],
     "privacy.colluders": ["privacy.trust=secagg", "privacy.min_honest=10"],
+    "privacy.dropouts": ["privacy.trust=secagg", "privacy.min_honest=10"],
 }
 """Settings that act only together with another one."""
 NAMED = {
