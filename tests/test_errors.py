@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from normec.algorithms.declared import wrong
 from normec.errors import ABSENT, BadInput, shown_value
 
 SOURCES = sorted((Path(__file__).parents[1] / "src" / "normec").rglob("*.py"))
@@ -67,6 +68,13 @@ def test_an_error_keeps_its_parts() -> None:
     assert str(error.of("γ")) == "γ=-1 must be positive. Raise it."
     assert str(error.told("(in the run a)")) == "lr=-1 must be positive. Raise it (in the run a)."
     assert str(BadInput("x", "is wrong").told("(in b)")) == "x is wrong (in b)."
+
+
+def test_a_class_that_declares_too_little_is_named_as_a_setting_is() -> None:
+    said = str(wrong(int, "client_slots", "holds a name twice", value=("v", "v"), remedy="Give different names"))
+    assert said == "algorithm int.client_slots=('v', 'v') holds a name twice. Give different names."
+    assert str(wrong(int, "about", value=3, must="be a normec.About")) == "algorithm int.about=3 must be a normec.About."
+    assert str(wrong(int, "server", "is missing", remedy="Define it")) == "algorithm int.server is missing. Define it."
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:

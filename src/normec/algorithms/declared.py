@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from normec.algorithms.about import About
-from normec.errors import BadInput
+from normec.errors import ABSENT, BadInput
 
 PROPERTIES = ("operator", "everyone_computes", "uncovered", "start", "local_rule")
 
@@ -31,7 +31,7 @@ def refuse_retired(kind: type[Any]) -> None:
     """
     for name, instead in RETIRED.items():
         if hasattr(kind, name) or name in kind.model_fields:
-            raise wrong(kind, name, f"is no longer read. {instead}")
+            raise wrong(kind, name, "is no longer read", remedy=instead)
 
 
 def check_declaration(kind: type[Any], base: type[Any]) -> None:
@@ -43,19 +43,20 @@ def check_declaration(kind: type[Any], base: type[Any]) -> None:
     for name in PROPERTIES:
         held = inspect.getattr_static(kind, name)
         if name in kind.model_fields or (inspect.isroutine(held) and not isinstance(held, functools.cached_property)):
-            raise wrong(kind, name, "is not a property. Write @property above it")
+            raise wrong(kind, name, "is not a property", remedy="Write @property above it")
     for name in ("operator", "client", "server"):
         if inspect.getattr_static(kind, name) is inspect.getattr_static(base, name):
-            raise wrong(kind, name, "is missing. Define it, as in the docstring of normec.Algorithm")
+            raise wrong(kind, name, "is missing", remedy="Define it, as in the docstring of normec.Algorithm")
     for name in ("client", "server", "check_dimension"):
         if not callable(getattr(kind, name)):
-            raise wrong(kind, name, "is not a function. Define it with def")
+            raise wrong(kind, name, "is not a function", remedy="Define it with def")
     for name in ("client_slots", "server_slots"):
         slots = getattr(kind, name)
         if not isinstance(slots, tuple) or not all(isinstance(slot, str) and slot.isidentifier() for slot in slots):
-            raise wrong(kind, name, f'={slots!r} is no tuple of names. Write such as ("v",), with the comma, or () for none')
+            remedy = 'Write such as ("v",), with the comma, or () for none'
+            raise wrong(kind, name, "is no tuple of names", value=slots, remedy=remedy)
         if len(set(slots)) != len(slots):
-            raise wrong(kind, name, f"={slots!r} holds a name twice. Give different names")
+            raise wrong(kind, name, "holds a name twice", value=slots, remedy="Give different names")
     _check_facts(kind)
 
 
@@ -74,11 +75,11 @@ def _check_facts(kind: type[Any]) -> None:
             name == "tuned" and isinstance(value, dict) and not _are_ranges(value)
         )
         if type(value) not in types or below:
-            raise wrong(kind, name, f"={value!r} must be {wanted}")
+            raise wrong(kind, name, value=value, must=f"be {wanted}")
     for about in ("tuned", "small", "exact"):
         for name in getattr(kind, about):
             if name not in kind.model_fields:
-                raise wrong(kind, about, f" names {name!r}, which is none of its settings ({', '.join(kind.model_fields)})")
+                raise wrong(kind, about, f"names {name!r}, which is none of its settings ({', '.join(kind.model_fields)})")
 
 
 def _are_ranges(tuned: dict[str, Any]) -> bool:
@@ -90,7 +91,6 @@ def _is_range(ends: Any) -> bool:
     return numbers and 0 < ends[0] <= ends[1] < math.inf
 
 
-def wrong(kind: type, name: str, problem: str) -> BadInput:
+def wrong(kind: type, name: str, problem: str = "", *, value: object = ABSENT, must: str = "", remedy: str = "") -> BadInput:
     """The error for an attribute of a class that is not as it must be."""
-    space = "" if problem.startswith(("=", " ")) else " "
-    return BadInput(f"algorithm {kind.__name__}.{name}", f"{space}{problem}")
+    return BadInput(f"algorithm {kind.__name__}.{name}", problem, value=value, must=must, remedy=remedy)

@@ -30,7 +30,7 @@ def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
     bound = getattr(operator, "bound", None)
     if not isinstance(operator, Operator) or not isinstance(bound, int | float) or not bound > 0:
         shown = f"{type(operator).__name__} with bound {bound!r}" if isinstance(operator, Operator) else type(operator).__name__
-        raise wrong(kind, "operator", f"is {shown}. Return a normec.operators.Operator whose bound is a number > 0")
+        raise wrong(kind, "operator", f"is {shown}", remedy="Return a normec.operators.Operator whose bound is a number > 0")
     memory = tuple(rows.clone() for _ in algorithm.client_slots)
     state = tuple(vector.clone() for _ in algorithm.server_slots)
     context = Context(state, lambda: torch.full((ROWS, d), 0.5, dtype=dtype))
@@ -40,12 +40,12 @@ def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
         _check_slots(kind, "start", _called(kind, "start", lambda: start(rows)), algorithm.client_slots, rows)
     step = _called(kind, "client", lambda: algorithm.client(rows, memory, context))
     if not isinstance(step, ClientStep):
-        raise wrong(kind, "client", f"returned {type(step).__name__}. Return normec.ClientStep(message, memory, residual)")
+        raise wrong(kind, "client", f"returned {type(step).__name__}", remedy="Return normec.ClientStep(message, memory, residual)")
     _check_vectors(kind, "client", {"message": step.message, "residual": step.residual}, rows)
     _check_slots(kind, "client", step.memory, algorithm.client_slots, rows)
     found = _called(kind, "server", lambda: algorithm.server(state, vector, 1.0))
     if not isinstance(found, tuple) or len(found) != 2:
-        raise wrong(kind, "server", f"returned {type(found).__name__}. Return a pair: the direction, and the new state as a tuple")
+        raise wrong(kind, "server", f"returned {type(found).__name__}", remedy="Return a pair: the direction, and the new state as a tuple")
     _check_vectors(kind, "server", {"direction": found[0]}, vector)
     _check_slots(kind, "server", found[1], algorithm.server_slots, vector)
 
@@ -53,7 +53,7 @@ def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
 def _check_rule(algorithm: Algorithm, memory: Slots, server: Slots, rows: Tensor) -> None:
     kind, rule = type(algorithm), _called(type(algorithm), "local_rule", lambda: algorithm.local_rule)
     if not isinstance(rule, LocalRule):
-        raise wrong(kind, "local_rule", f"is a {type(rule).__name__}. Return a normec.LocalRule")
+        raise wrong(kind, "local_rule", f"is a {type(rule).__name__}", remedy="Return a normec.LocalRule")
     if rule.correction is not None:
         correct = rule.correction
         _check_vectors(kind, "local_rule", {"correction": _called(kind, "local_rule", lambda: correct(memory, server))}, rows)
@@ -66,14 +66,14 @@ def _called(kind: type, name: str, call: Callable[[], R]) -> R:
         raise
     except Exception as error:  # whatever a user's function raises
         reason = " ".join(str(error).split()).rstrip(".")
-        raise wrong(kind, name, f"failed on zero rows ({type(error).__name__}: {reason}). Correct it") from error
+        raise wrong(kind, name, f"failed on zero rows ({type(error).__name__}: {reason})", remedy="Correct it") from error
 
 
 def _check_slots(kind: type, name: str, found: Any, slots: tuple[str, ...], like: Tensor) -> None:
     if not isinstance(found, tuple) or len(found) != len(slots):
         held = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
         wanted = f"a tuple of {len(slots)}: {', '.join(slots)}" if slots else "(), since no slots are declared"
-        raise wrong(kind, name, f"returned {held} for its slots. Return {wanted}")
+        raise wrong(kind, name, f"returned {held} for its slots", remedy=f"Return {wanted}")
     _check_vectors(kind, name, dict(zip(slots, found, strict=True)), like)
 
 
@@ -81,4 +81,4 @@ def _check_vectors(kind: type, name: str, found: dict[str, Any], like: Tensor) -
     for key, value in found.items():
         if not isinstance(value, Tensor) or value.shape != like.shape or value.dtype != like.dtype:
             held = f"shape {tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
-            raise wrong(kind, name, f"returned {key} of {held}. Return a tensor of shape {tuple(like.shape)} and {like.dtype}")
+            raise wrong(kind, name, f"returned {key} of {held}", remedy=f"Return a tensor of shape {tuple(like.shape)} and {like.dtype}")

@@ -47,13 +47,11 @@ def probe(model: FlatModel, samples: tuple[Tensor, Tensor], classes: int | None)
         raise
     except FAILURES as error:  # whatever a user's module or loss raises
         odd = strangers([targets], classes)
-        hint = (
-            f" Targets {odd[0]} are not classes: give a loss that leaves them out, torch.nn.CrossEntropyLoss(ignore_index={odd[0]})."
-            if odd
-            else ""
-        )
+        loss = f"torch.nn.CrossEntropyLoss(ignore_index={odd[0]})" if odd else ""
+        remedy = f"Targets {odd[0]} are not classes: give a loss that leaves them out, {loss}" if odd else ""
         reason = " ".join(str(error).split()).rstrip(".")
-        raise BadInput("model", f"or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}.{hint}") from error
+        problem = f"or its loss fails on samples of shape {shape}: {type(error).__name__}: {reason}"
+        raise BadInput("model", problem, remedy=remedy) from error
     model.stochastic |= not torch.equal(before, torch.get_rng_state())
     _refuse_foreign_draws(*drawn)
     model.note_buffers()
