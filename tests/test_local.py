@@ -160,7 +160,7 @@ def test_a_sample_outside_of_every_batch_does_not_matter_even_where_it_is_broken
         features = torch.randn(8, 3, dtype=torch.float64)
         features[0] = torch.nan
         schedule = [np.arange(1, 1 + first), np.array([], dtype=np.int64), np.array([1])]
-        tasks.append(Task(first, (features, torch.tensor([0, 1] * 4)), schedule, LocalSteps(0.5, divisor=4.0), lambda: 0))
+        tasks.append(Task(first, first, (features, torch.tensor([0, 1] * 4)), schedule, LocalSteps(0.5, divisor=4.0), lambda: 0))
     found, expected = torch.empty(6, model.d, dtype=torch.float64), torch.empty(6, model.d, dtype=torch.float64)
     assert not Vmap().updates(model, x, tasks, 0, found, torch.empty(6, 0)) and not Loop().updates(
         model, x, tasks, 0, expected, torch.empty(6, 0)

@@ -232,6 +232,7 @@ class Clients:
         divisor = self.local.divisor(held)
         return Task(
             client=self.federation.ids[client],
+            position=client,
             samples=samples,
             schedule=self.local.schedule(held, k, client, self.streams),
             steps=steps if divisor is None else steps._replace(divisor=divisor),

@@ -17,10 +17,12 @@ from normec.streams import seed_global_generator
 class Task(NamedTuple):
     """The work of one client in a round: steps from the model on its mini-batches.
 
-    client: its id. seed: makes the seed of torch's own generator, for modules that draw (dropout).
+    client: its id. position: its place among the federation's clients. seed: makes the seed of torch's own generator, for modules that
+    draw (dropout).
     """
 
     client: Hashable
+    position: int
     samples: tuple[Tensor, Tensor]
     schedule: Sequence[Batch]
     steps: LocalSteps

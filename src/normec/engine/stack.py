@@ -6,7 +6,7 @@ Values are laid out (G, units, n), which keeps the long dimension last: softmax 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -46,43 +46,73 @@ class Layer(NamedTuple):
         z = torch.bmm(weight, x) if self.bias is None else torch.baddbmm(parts[self.bias][..., None], weight, x)
         return self.activation.forward(z) if self.activation else z
 
-    def backward(self, gradient: Tensor, x: Tensor, y: Tensor, places: list[Tensor]) -> Tensor:
-        """∂f/∂z (G, out, n) from ∂f/∂y; adds the gradients of the layer's parameters to those in `places`."""
-        gradient = self.activation.backward(gradient, y) if self.activation else gradient
+    def backward(self, gradient: Tensor, y: Tensor) -> Tensor:
+        """∂f/∂z (G, out, n) from ∂f/∂y."""
+        return self.activation.backward(gradient, y) if self.activation else gradient
+
+    def add(self, gradient: Tensor, x: Tensor, places: list[Tensor]) -> None:
+        """Adds the gradients of the layer's parameters, given ∂f/∂z, to those in `places`."""
         places[self.weight].baddbmm_(gradient, x.transpose(1, 2))
         if self.bias is not None:
             places[self.bias] += gradient.sum(dim=2)
-        return gradient
+
+
+class Stack(NamedTuple):
+    """A model of linear layers under the cross-entropy loss. shapes: of the model's parameters."""
+
+    layers: list[Layer]
+    shapes: list[tuple[int, ...]]
+    sizes: list[int]
+
+    def parts(self, vectors: Tensor) -> list[Tensor]:
+        """The parameters (G, …) in vectors (G, d), as views."""
+        return [part.view(-1, *shape) for part, shape in zip(torch.split(vectors, self.sizes, dim=1), self.shapes, strict=True)]
+
+    def forward(self, parts: list[Tensor], features: Tensor) -> list[Tensor]:
+        """The input of each layer, (G, units, n), and the last one's output, for features (G, n, …)."""
+        values = [features.flatten(2).transpose(1, 2)]
+        for layer in self.layers:
+            values.append(layer.forward(values[-1], parts))
+        return values
+
+    def backward(self, parts: list[Tensor], values: list[Tensor], gradient: Tensor) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+        """Each layer from the last to the first, with its input and ∂f/∂z (G, out, n), from ∂f/∂outputs."""
+        for position, layer in reversed(list(enumerate(self.layers))):
+            gradient = layer.backward(gradient, values[position + 1])
+            yield layer, values[position], gradient
+            if position:
+                gradient = torch.bmm(parts[layer.weight].transpose(1, 2), gradient)
+
+
+def of_samples(outputs: Tensor, targets: Tensor) -> Tensor:
+    """∂/∂outputs (G, classes, n) of the cross-entropy of each sample, with targets (G, n): softmax − the target's indicator."""
+    gradient = outputs.softmax(dim=1)
+    return gradient.scatter_add_(1, targets[:, None], gradient.new_full((1, 1, 1), -1.0).expand_as(targets[:, None]))
 
 
 def written_out(model: FlatModel, sample: torch.Size) -> AddGradients | None:
     """The gradient function of a model that is such a stack, for samples of this shape; None for any other model."""
-    layers = _layers(model, sample)
-    shapes, sizes = [tuple(p.shape) for p in model.parameters], [p.numel() for p in model.parameters]
-    if layers is None:
+    found = stack_of(model, sample)
+    if found is None or hasattr(model.module, "penalty"):
         return None
-
-    def views(vectors: Tensor) -> list[Tensor]:
-        return [part.view(-1, *shape) for part, shape in zip(torch.split(vectors, sizes, dim=1), shapes, strict=True)]
+    stack = found
 
     def add_gradients(total: Tensor, vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> None:
-        parts, outputs = views(vectors), [features.flatten(2).transpose(1, 2)]
-        for layer in layers:
-            outputs.append(layer.forward(outputs[-1], parts))
-        gradient = outputs[-1].softmax(dim=1)
-        gradient.scatter_add_(1, targets[:, None], gradient.new_full((1, 1, 1), -1.0).expand_as(targets[:, None]))
+        parts, places = stack.parts(vectors), stack.parts(total)
+        values = stack.forward(parts, features)
+        gradient = of_samples(values[-1], targets)
         gradient *= 1 / targets.shape[1] if weights is None else (weights / weights.sum(1, keepdim=True))[:, None]
-        places = views(total)
-        for position, layer in reversed(list(enumerate(layers))):
-            gradient = layer.backward(gradient, outputs[position], outputs[position + 1], places)
-            if position:
-                gradient = torch.bmm(parts[layer.weight].transpose(1, 2), gradient)
+        for layer, x, below in stack.backward(parts, values, gradient):
+            layer.add(below, x, places)
 
     return add_gradients
 
 
-def _layers(model: FlatModel, sample: torch.Size) -> list[Layer] | None:
-    """The layers in order, recognised by exact types and without hooks; None where anything else might be computed."""
+def stack_of(model: FlatModel, sample: torch.Size) -> Stack | None:
+    """A model's layers in order, recognised by exact types and without hooks; None where anything else might be computed.
+
+    A penalty is left to the caller.
+    """
     module = model.module
     parts = list(module) if type(module) is nn.Sequential else [module]
     kinds = [type(part) for part in parts]
@@ -92,9 +122,12 @@ def _layers(model: FlatModel, sample: torch.Size) -> list[Layer] | None:
         parts = parts[1:]
     elif len(sample) != 1:
         return None
-    if not model.plain_cross_entropy or hasattr(module, "penalty"):
+    if not model.plain_cross_entropy:
         return None
-    return _alternating(parts, {id(parameter): position for position, parameter in enumerate(model.parameters)})
+    layers = _alternating(parts, {id(parameter): position for position, parameter in enumerate(model.parameters)})
+    if layers is None:
+        return None
+    return Stack(layers, [tuple(p.shape) for p in model.parameters], [p.numel() for p in model.parameters])
 
 
 def _alternating(parts: list[nn.Module], position: dict[int, int]) -> list[Layer] | None:

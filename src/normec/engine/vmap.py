@@ -7,7 +7,6 @@ shorter batches are filled up with samples of weight zero. The results are the l
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional
 from normec import errors
 from normec.engine.loop import Failures, Loop, Task
 from normec.engine.stack import AddGradients, written_out
+from normec.engine.together import Shape, batches_of, groups, held, shape_of, walk
 from normec.local import Batch
 from normec.models import FlatModel, LocalSteps
 
@@ -25,10 +25,6 @@ UNSUITED = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.batchnorm._BatchNorm
 """Layers that are slower, or impossible, with a copy of their weights for each client, or mix the samples of a batch."""
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, UserWarning)
 """What vmap raises for what it cannot do; it warns where it is slower than a loop."""
-MOST_GROUPS = 4
-"""Of clients with the same mini-batches in a block; with more, shorter batches are filled up so that fewer groups are left."""
-Shape = tuple[int, ...]
-"""The number of samples in each of a client's mini-batches, filled up."""
 
 
 class Vmap:
@@ -71,14 +67,11 @@ class Vmap:
             warnings.warn(f"round {k + 1}: vmap cannot compute {reason!r}; the slower loop does.", RuntimeWarning, stacklevel=2)
 
     def _together(self, model: FlatModel, x: Tensor, tasks: Sequence[Task], out: Tensor) -> None:
-        groups = _groups(tasks, lengths=_exact)
-        if len(groups) > MOST_GROUPS and model.plain_cross_entropy:
-            groups = _groups(tasks, lengths=_rounded) if tasks[0].steps.divisor is None else _groups_by_expected_size(tasks)
         if id(model) not in self._gradients:
             self._gradients[id(model)] = _gradients(model, tasks[0].samples[0].shape[1:])
         gradients = self._gradients[id(model)]
         model.enter(x, training=True)
-        for shape, positions in groups.items():
+        for shape, positions in groups(tasks, fill=model.plain_cross_entropy).items():
             out[positions] = _together(gradients, x, [tasks[position] for position in positions], shape)
 
 
@@ -95,13 +88,13 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     if any(isinstance(module, UNSUITED) for module in model.module.modules()):
         return "it has convolutions or recurrent layers"
     batches: list[Batch] = [slice(0, 5), slice(1, 8)]  # which are filled up to 6 and 8
-    tasks = [Task("probe", samples, batches, LocalSteps(0.1), lambda: 0)] * 2
+    tasks = [Task("probe", 0, samples, batches, LocalSteps(0.1), lambda: 0)] * 2
     found, expected = (torch.empty(2, len(x), dtype=x.dtype, device=x.device) for _ in range(2))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             gradients = _gradients(model, samples[0].shape[1:])
-            shape = (6, 8) if model.plain_cross_entropy else _shape(tasks[0], _exact)
+            shape = (6, 8) if model.plain_cross_entropy else shape_of(tasks[0])
             model.enter(x, training=True)
             found[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
@@ -125,14 +118,11 @@ def _gradients(model: FlatModel, sample: torch.Size) -> AddGradients:
 
 def _by_autograd(model: FlatModel) -> AddGradients:
     """The gradient function of any model that vmap can compute."""
-    places = _places(model)
+    outputs_of = outputs_as_function(model)
     shapes, sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
 
     def outputs(vector: Tensor, features: Tensor) -> Tensor:
-        parts = torch.split(vector, sizes)
-        values = {name: part.view(shape) for names, part, shape in zip(places, parts, shapes, strict=True) for name in names}
-        found: Tensor = functional_call(model.module, values, (features,), tie_weights=False)
-        return found
+        return outputs_of([part.view(shape) for part, shape in zip(torch.split(vector, sizes), shapes, strict=True)], features)
 
     def loss(vector: Tensor, features: Tensor, targets: Tensor) -> Tensor:
         return model.loss(outputs(vector, features), targets)
@@ -150,6 +140,18 @@ def _by_autograd(model: FlatModel) -> AddGradients:
     return add_gradients
 
 
+def outputs_as_function(model: FlatModel) -> Callable[[Sequence[Tensor], Tensor], Tensor]:
+    """The model's outputs as a function of its trainable parameters, in their order, and the features (n, …)."""
+    places = _places(model)
+
+    def outputs(parts: Sequence[Tensor], features: Tensor) -> Tensor:
+        values = {name: part for names, part in zip(places, parts, strict=True) for name in names}
+        found: Tensor = functional_call(model.module, values, (features,), tie_weights=False)
+        return found
+
+    return outputs
+
+
 def _places(model: FlatModel) -> list[list[str]]:
     """The names of each parameter: one for each module that holds it, however many names that module has itself."""
     names: dict[int, list[str]] = {id(parameter): [] for parameter in model.parameters}
@@ -162,26 +164,19 @@ def _places(model: FlatModel) -> list[list[str]]:
 
 def _together(add_gradients: AddGradients, x: Tensor, tasks: list[Task], shape: Shape) -> Tensor:
     """The updates (G, d) of clients whose mini-batches are filled up to one shape."""
-    total = torch.zeros(len(tasks), len(x), dtype=x.dtype, device=x.device)
-    corrections = [task.steps.correction for task in tasks]
-    correction = torch.stack([each for each in corrections if each is not None]) if corrections[0] is not None else None
-    steps = tasks[0].steps
     batches: tuple[Tensor, Tensor, Tensor | None]
-    for step, length in enumerate(shape):
+
+    def add(total: Tensor, vectors: Tensor, step: int) -> None:
+        nonlocal batches
+        length = shape[step]
         if length and (not step or any(task.schedule[step] is not task.schedule[step - 1] for task in tasks)):
-            batches = _batches(tasks, step, length)
-        moved = torch.add(x, total, alpha=-steps.lr / len(shape))
-        if steps.divisor is None:
-            add_gradients(total, moved, *batches)
+            batches = batches_of(tasks, step, length)
+        if tasks[0].steps.divisor is None:
+            add_gradients(total, vectors, *batches)
         elif length:
-            total += _shared(add_gradients, moved, batches, [task.steps.share(_held(task, step)) for task in tasks])
-        if correction is not None:
-            total += correction
-        if steps.proximal and step:
-            total.add_(moved - x, alpha=steps.proximal)
-    if not shape and correction is not None:  # no samples: f_i = 0
-        total += correction
-    return total.div_(max(len(shape), 1))
+            total += _shared(add_gradients, vectors, batches, [task.steps.share(held(task, step)) for task in tasks])
+
+    return walk(x, tasks, len(shape), add)
 
 
 def _shared(add_gradients: AddGradients, vectors: Tensor, batches: tuple[Tensor, Tensor, Tensor | None], shares: list[float]) -> Tensor:
@@ -190,82 +185,3 @@ def _shared(add_gradients: AddGradients, vectors: Tensor, batches: tuple[Tensor,
     add_gradients(gradients, vectors, *batches)
     share = gradients.new_tensor(shares)[:, None]
     return gradients.mul_(share) if all(shares) else gradients.mul_(share).masked_fill_(share == 0, 0.0)
-
-
-def _batches(tasks: list[Task], step: int, length: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Features (G, length, …) and targets of one step, and weights (G, length) where clients are filled up with their first sample.
-
-    An empty mini-batch stands as one sample.
-    """
-    parts = [_chosen(task.samples, task.schedule[step]) for task in tasks]
-    features, targets = _stack([part for part, _ in parts], length), _stack([part for _, part in parts], length)
-    held = [len(part) for _, part in parts]
-    if min(held) == length:
-        return features, targets, None
-    device, dtype = features.device, features.dtype if features.is_floating_point() else torch.get_default_dtype()
-    weights = torch.arange(length, device=device) < torch.tensor(held, device=device)[:, None]
-    return features, targets, weights.to(dtype)
-
-
-def _chosen(samples: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
-    if isinstance(batch, slice):
-        return samples if batch == slice(None) else (samples[0][batch], samples[1][batch])
-    batch = batch if len(batch) else slice(1)
-    return samples[0][batch], samples[1][batch]
-
-
-def _stack(parts: list[Tensor], length: int) -> Tensor:
-    """Mini-batches as one tensor (G, length, …); a view where they follow each other in memory, as whole clients do."""
-    first, size = parts[0], parts[0].numel()
-    base, start = first._base, first.storage_offset()
-    if base is not None and first.is_contiguous() and len(first) == length:
-        offsets = range(start, start + len(parts) * size, size or 1)
-        follow = all(p._base is base and p.shape[0] == length and p.storage_offset() == o for p, o in zip(parts, offsets, strict=True))
-        if follow:
-            return first.as_strided((len(parts), *first.shape), (size, *first.stride()))
-    missing = [length - len(part) for part in parts]
-    return torch.stack([torch.cat([p, p[:1].expand(m, *p.shape[1:])]) if m else p for p, m in zip(parts, missing, strict=True)])
-
-
-def _groups(tasks: Sequence[Task], lengths: Callable[[int], int]) -> dict[Shape, list[int]]:
-    """The positions of the tasks whose mini-batches have the same lengths."""
-    groups: defaultdict[Shape, list[int]] = defaultdict(list)
-    for position, task in enumerate(tasks):
-        groups[_shape(task, lengths)].append(position)
-    return groups
-
-
-def _groups_by_expected_size(tasks: Sequence[Task]) -> dict[Shape, list[int]]:
-    """The same for mini-batches of random sizes: clients of about as many samples are filled up to the largest of each step."""
-    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for position, task in enumerate(tasks):
-        alike[len(task.schedule), _rounded(task.samples[1].shape[0] or 1)].append(position)
-    groups: defaultdict[Shape, list[int]] = defaultdict(list)
-    for (steps, _), positions in alike.items():
-        groups[tuple(max(_held(tasks[position], step) for position in positions) for step in range(steps))] += positions
-    return groups
-
-
-def _held(task: Task, step: int) -> int:
-    return _length(task.schedule[step], task.samples[1].shape[0])
-
-
-def _shape(task: Task, lengths: Callable[[int], int]) -> Shape:
-    samples, schedule = task.samples[1].shape[0], task.schedule  # many times faster than len(tensor)
-    if schedule and all(batch is schedule[0] for batch in schedule):
-        return (lengths(_length(schedule[0], samples)),) * len(schedule)
-    return tuple(lengths(_length(batch, samples)) for batch in schedule)
-
-
-def _length(batch: Batch, samples: int) -> int:
-    return len(range(*batch.indices(samples))) if isinstance(batch, slice) else len(batch)
-
-
-def _exact(length: int) -> int:
-    return length
-
-
-def _rounded(length: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, …"""
-    power = 1 << (length.bit_length() - 1)
-    return next(size for size in (power, power + power // 2, 2 * power) if size >= length)

@@ -1,6 +1,6 @@
 """Operators: maps from a vector to a message, each with the norm bound that it guarantees."""
 
-from normec.operators.base import ClipNorm, Clipping, Identity, Operator, SmoothedNormalization, Uniform, margin, row_norms, usable
+from normec.operators.base import ClipNorm, Clipping, Identity, Operator, Radial, SmoothedNormalization, Uniform, margin, row_norms, usable
 from normec.operators.compressors import Compressed, Natural, RandK, TopK
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Identity",
     "Natural",
     "Operator",
+    "Radial",
     "RandK",
     "SmoothedNormalization",
     "TopK",

@@ -19,8 +19,8 @@ LARGEST_NORM = 1e30
 """A longer row has diverged, and is treated as non-finite: its products would leave float32's range."""
 SMALLEST_FACTOR = 1e-36
 """A row that would shrink by more gives zero: float32 holds no smaller factor to full precision."""
-
-
+SMALLEST_NORM = 1e-150
+"""A shorter row gives zero: float64 does not hold its square to full precision."""
 PIECE = 256
 """Coordinates whose squares are summed in float32: 256 roundings of 6e-8, halved by the root, are within 1e-5."""
 SMALLEST_IN_RANGE, LARGEST_IN_RANGE = 1e-12, 1e18
@@ -102,8 +102,27 @@ def usable(norms: Tensor) -> Tensor:
     return norms < LARGEST_NORM
 
 
+class Radial(Operator):
+    """An operator that multiplies each row by a factor that depends on the row's norm alone."""
+
+    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
+        return _scaled(rows, self.factors(row_norms(rows), rows.dtype))
+
+    def factors(self, norms: Tensor, dtype: torch.dtype) -> Tensor:
+        """Factors, in float64, of rows with these norms, in float64; zero for rows of norm zero and for unusable ones (NaN, inf).
+
+        dtype: that in which norms were found and rows are multiplied, whose rounding is kept from the bound.
+        """
+        factor = self._factor(norms, margin(dtype))
+        counts = usable(norms) & (norms > SMALLEST_NORM) & (factor > SMALLEST_FACTOR)
+        return torch.where(counts, factor, 0.0).clamp_(max=torch.finfo(dtype).max)
+
+    def _factor(self, norms: Tensor, margin: float) -> Tensor:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class SmoothedNormalization(Operator):
+class SmoothedNormalization(Radial):
     """Norm_α(g) = g / (α + ‖g‖), α ≥ 0, with ‖Norm_α(g)‖ < 1 and Norm_α(0) = 0.
 
     α = 0 is full normalization, g / ‖g‖. Reference: Bu et al. 2023; `paper`, Section 3.
@@ -112,9 +131,8 @@ class SmoothedNormalization(Operator):
     alpha: float
     bound: float = 1.0
 
-    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
-        norms = row_norms(rows)
-        return _scale(rows, norms, torch.minimum(1 / (self.alpha + norms), (1 - margin(rows.dtype)) / norms))
+    def _factor(self, norms: Tensor, margin: float) -> Tensor:
+        return torch.minimum(1 / (self.alpha + norms), (1 - margin) / norms)
 
     @property
     def threshold(self) -> float:
@@ -123,14 +141,13 @@ class SmoothedNormalization(Operator):
 
 
 @dataclass(frozen=True)
-class Clipping(Operator):
+class Clipping(Radial):
     """Clip_C(g) = g · min(1, C / ‖g‖), C > 0: one joint norm over the whole vector. Reference: Abadi et al. 2016."""
 
     bound: float
 
-    def __call__(self, rows: Tensor, uniform: Uniform | None = None) -> Tensor:
-        norms = row_norms(rows)
-        return _scale(rows, norms, (self.bound * (1 - margin(rows.dtype)) / norms).clamp(max=1))
+    def _factor(self, norms: Tensor, margin: float) -> Tensor:
+        return (self.bound * (1 - margin) / norms).clamp(max=1)
 
     @property
     def threshold(self) -> float:
@@ -143,9 +160,7 @@ def margin(dtype: torch.dtype) -> float:
     return 1e-13 if dtype == torch.float64 else 1e-5
 
 
-def _scale(rows: Tensor, norms: Tensor, factor: Tensor) -> Tensor:
-    """Rows · factor, with rows of norm zero and unusable ones (NaN, inf) mapped to exactly zero."""
-    counts = usable(norms) & (norms > 0) & (factor > SMALLEST_FACTOR)
-    factor = torch.where(counts, factor, 0.0).clamp(max=torch.finfo(rows.dtype).max)
-    scaled = rows * factor[:, None].to(rows.dtype)
+def _scaled(rows: Tensor, factors: Tensor) -> Tensor:
+    """Rows · factors, exactly zero where the factor is, whatever the row."""
+    scaled, counts = rows * factors[:, None].to(rows.dtype), factors > 0
     return scaled if bool(counts.all()) else scaled.masked_fill_(~counts[:, None], 0.0)
