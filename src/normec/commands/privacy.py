@@ -84,5 +84,5 @@ def plan(
 
     goal = Goal(**parse_assignments(settings or []))
     with progress("planning"):
-        found = planned(goal)
-    answer(found, as_json, plan_table(found), *plan_lines(found))
+        advice = planned(goal)
+    answer(advice, as_json, plan_table(advice), *plan_lines(advice))

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from normec.errors import BadInput
 
 Form = Literal["paper", "sharper"]
 FORMS: tuple[Form, ...] = ("paper", "sharper")
+Term = Literal["optimization", "memory", "noise", "step", "drift", "order"]
+TERMS: tuple[Term, ...] = ("optimization", "memory", "noise", "step", "drift", "order")
+"""Of a bound; `Bound` says what each is."""
 SLACK = 1e-6
 """Relative rounding that a condition forgives."""
 
@@ -38,6 +41,18 @@ class Condition(NamedTuple):
         return f"{self.name}: {self.value:.4g} is above {self.limit:.4g}{by}"
 
 
+class BoundTable(TypedDict):
+    """A bound as plain values: its terms, and their total."""
+
+    optimization: float
+    memory: float
+    noise: float
+    step: float
+    drift: float
+    order: float
+    total: float
+
+
 class Bound(NamedTuple):
     """The bound on min_k E‖∇f(x^k)‖ (a norm), term by term.
 
@@ -56,14 +71,22 @@ class Bound(NamedTuple):
     def total(self) -> float:
         return sum(self)
 
-    def table(self) -> dict[str, float]:
+    def table(self) -> BoundTable:
         """The terms and their total, by name."""
-        return {**self._asdict(), "total": self.total}
+        return {
+            "optimization": self.optimization,
+            "memory": self.memory,
+            "noise": self.noise,
+            "step": self.step,
+            "drift": self.drift,
+            "order": self.order,
+            "total": self.total,
+        }
 
     @property
-    def dominant(self) -> str:
+    def dominant(self) -> Term:
         """The name of the largest term."""
-        return max(self._fields, key=lambda name: float(getattr(self, name)))
+        return max(TERMS, key=lambda term: float(getattr(self, term)))
 
 
 @dataclass(frozen=True)
@@ -134,14 +157,14 @@ def conditions(s: Setting) -> list[Condition]:
     moved, name = s.R * (1 - s.beta / (s.alpha + s.R)), "R(1 − β/(α + R)) + 2Lη <= R"
     if s.beta > s.alpha:
         moved, name = max(moved, (math.sqrt(s.beta) - math.sqrt(s.alpha)) ** 2), "max(R(1 − β/(α + R)), (√β − √α)²) + 2Lη <= R"
-    found = [
+    required = [
         Condition("γ <= 1/(2L)", s.gamma, 1 / (2 * s.L)),
         Condition("η <= (γ/2) βR/(α + R)", s.eta, 0.5 * s.gamma * s.beta * s.R / (s.alpha + s.R)),
         Condition(name, moved + 2 * s.L * s.eta, s.R),
     ]
     if s.drifts:
-        found.append(Condition("ηγ <= √D / (4L√(2L) (K + 1))", s.eta * s.gamma, _drift_limit(s)))
-    return found
+        required.append(Condition("ηγ <= √D / (4L√(2L) (K + 1))", s.eta * s.gamma, _drift_limit(s)))
+    return required
 
 
 def bound(s: Setting, form: Form = "paper") -> Bound:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal, TypedDict
 
 from normec.algorithms import Descent, FedNormEC
 from normec.errors import BadInput
@@ -18,8 +14,9 @@ from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, default_delt
 from normec.privacy.participation import Full, Poisson
 from normec.privacy.trust import Dropouts, Trust, check_honest, check_rounds_are_opened, trust_model
 from normec.settings import Count, NonNegative, OpenUnit, Positive, Probability, Rounds, Settings
-from normec.theory.bounds import FORMS, Bound, Setting, bound, conditions, corollary, largest_eta
+from normec.theory.bounds import FORMS, BoundTable, Form, Setting, Term, bound, conditions, corollary, largest_eta
 from normec.theory.guarantees import guarantee
+from normec.theory.minimise import minimise
 
 ROUNDS_TO_CHOOSE = (10, 30, 100, 300, 1000, 3000, 10_000)
 
@@ -120,7 +117,67 @@ class Goal(Settings):
         return replace(first, eta=largest_eta(first))
 
 
-def plan(goal: Goal) -> dict[str, Any]:
+class PlannedBound(BoundTable):
+    """A bound of a plan. dominant: its largest term."""
+
+    dominant: Term
+
+
+class CheckedCondition(TypedDict):
+    """A condition of the theorem, as `Condition`."""
+
+    name: str
+    value: float
+    limit: float
+    holds: bool
+
+
+class Parameters(TypedDict):
+    """Parameters, under the names of a run's settings, with the bound that they give and the conditions that they meet.
+
+    start: R. heterogeneity: D, None where a client takes one gradient step.
+    """
+
+    alpha: float
+    beta: float
+    server_lr: float
+    local_lr: float
+    start: float
+    heterogeneity: float | None
+    bound: dict[Form, PlannedBound]
+    conditions: list[CheckedCondition]
+
+
+class CorollaryParameters(Parameters):
+    """The parameters of a corollary, as `Corollary`."""
+
+    number: int
+    rate: float
+
+
+class Advice(TypedDict):
+    """What `normec plan` says.
+
+    chosen: the parameters of the smallest sharper bound. coverage, outside: what is proven of such a run, and why it is not about it.
+    more: the bound for twice the clients, and for twice the rounds. run: the command that trains it.
+    """
+
+    rounds: int
+    delta: float | None
+    epsilon: float | None
+    trust: Trust
+    noise_multiplier: float
+    coverage: str
+    outside: list[str]
+    chosen: Parameters
+    corollary: CorollaryParameters | None
+    more: dict[str, float]
+    own_coins: bool
+    notes: list[str]
+    run: str
+
+
+def plan(goal: Goal) -> Advice:
     """The parameters with the smallest sharper bound that meet every condition, beside the closed form of the corollaries.
 
     Raises:
@@ -150,58 +207,6 @@ def plan(goal: Goal) -> dict[str, Any]:
     }
 
 
-def minimise(start: Setting, free_start: bool = True, least: float = 0.0) -> Setting:
-    """β, γ, D (and R where it is free) of the smallest sharper bound, with the largest useful η, meeting every condition.
-
-    least: Δ^inf, which D must not fall below.
-    """
-    from scipy.optimize import minimize
-
-    root = math.sqrt(2 * start.L * start.F)
-
-    @lru_cache(maxsize=16)  # a solver asks for the bound and for the conditions at the same points
-    def at(logs: tuple[float, ...]) -> Setting:
-        beta, R, gamma, extra, eta = (float(value) for value in np.exp(np.clip(logs, -60, 60)))
-        R = R * root if free_start else start.R
-        heterogeneity = least + extra * start.F if start.drifts else start.heterogeneity
-        return replace(start, beta=beta, gamma=min(gamma, 1.0) / (2 * start.L), eta=eta, R=R, heterogeneity=heterogeneity)
-
-    def setting(logs: np.ndarray) -> Setting:
-        return at(tuple(logs.tolist()))
-
-    def objective(logs: np.ndarray) -> float:
-        return math.log(bound(setting(logs), "sharper").total)
-
-    def slack(logs: np.ndarray) -> np.ndarray:
-        return np.array([math.log(c.limit / c.value) for c in conditions(setting(logs))])
-
-    def penalised(logs: np.ndarray) -> float:
-        return objective(logs) + 1e3 * float(np.clip(-slack(logs), 0, None).sum())
-
-    closed = corollary(start).setting
-    candidates = [start, closed] if free_start or closed.R == start.R else [start]
-    ends = []
-    scales = (-3.0, 0.0, 3.0) if start.drifts else (0.0,)
-    for beta, R, gamma, extra in itertools.product((-4.0, -1.0, 2.0, None), (-4.0, -1.0, 1.0), (0.0, -3.0), scales):
-        first = np.array([0.0 if beta is None else math.log(start.alpha) + beta, R, gamma, extra, 0.0])
-        if beta is None:  # of the size of R, where α is small beside it
-            first[0] = math.log(setting(first).R)
-        first[4] = math.log(largest_eta(setting(first)))
-        ends.append(minimize(objective, first, method="SLSQP", constraints={"type": "ineq", "fun": slack}, options={"maxiter": 300}).x)
-    ends.sort(key=penalised)
-    for index in range(2):  # past the kinks of the conditions, where a smooth method stops
-        for _ in range(3):
-            options = {"maxiter": 1500, "xatol": 1e-9, "fatol": 1e-12}
-            ends[index] = minimize(penalised, ends[index], method="Nelder-Mead", options=options).x
-    candidates += [_feasible(setting(logs)) for logs in ends]
-    return min((s for s in candidates if all(c.holds for c in conditions(s))), key=lambda s: bound(s, "sharper").total)
-
-
-def _feasible(s: Setting) -> Setting:
-    """The same with η no larger than the conditions allow, and no larger than is useful: then ηL/2 outweighs F/((K + 1) η)."""
-    return replace(s, eta=min(s.eta, largest_eta(s), math.sqrt(6 * s.F / ((s.K + 1) * s.L))))
-
-
 def _best_rounds(goal: Goal) -> int:
     def total(rounds: int) -> float:
         best = minimise(goal.setting(rounds, goal.noise(rounds)), goal.start is None, goal.heterogeneity)
@@ -215,18 +220,18 @@ def _more(goal: Goal, rounds: int, sigma: float) -> dict[str, float]:
 
     sigma: the noise of `rounds` rounds, which at one δ does not depend on the clients.
     """
-    found = {}
+    totals = {}
     for name, changed, k, noise in (
         ("twice the clients", {"clients": 2 * goal.clients}, rounds, sigma),
         ("twice the rounds", {}, 2 * rounds, goal.noise(2 * rounds)),
     ):
         setting = goal.changed(**changed).setting(k, noise)
-        found[name] = bound(minimise(setting, goal.start is None, goal.heterogeneity), "sharper").total
-    return found
+        totals[name] = bound(minimise(setting, goal.start is None, goal.heterogeneity), "sharper").total
+    return totals
 
 
-def _shown(s: Setting) -> dict[str, Any]:
-    bounds: dict[str, Bound] = {form: bound(s, form) for form in FORMS}
+def _shown(s: Setting) -> Parameters:
+    bounds = {form: bound(s, form) for form in FORMS}
     return {
         "alpha": s.alpha,
         "beta": s.beta,

@@ -44,7 +44,7 @@ def _reasons(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor], batche
     drawn = _generators(x)
     whole, jumps = not_known_smooth(model, x, samples)
     parts = [not_known_smooth(model, x, (samples[0][batch], samples[1][batch])) for batch in batches]
-    jumps = sorted({*jumps, *(name for _, found in parts for name in found)})
+    jumps = sorted({*jumps, *(name for _, unknown in parts for name in unknown)})
     if jumps:
         return [f"a model or loss that is not known to be smooth ({', '.join(jumps)})"]
     if any(not torch.equal(before, now) for before, now in zip(drawn, _generators(x), strict=True)):

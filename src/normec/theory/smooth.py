@@ -64,9 +64,9 @@ gradient is changed.
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations on what depends on the parameters that are not known to be smooth."""
 
-    def __init__(self, found: set[str]) -> None:
+    def __init__(self, unknown: set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found = found
+        self.unknown = unknown
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -78,28 +78,28 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [*args, *[value for key, value in (kwargs or {}).items() if key != "out"]]
         known = GIVEN[name](given) if name in GIVEN else name in SMOOTH
         if not (known and func.namespace == "aten"):
-            self.found.add(name)
+            self.unknown.add(name)
         first = out[0] if isinstance(out, tuple | list) and out else out
         if isinstance(first, Tensor) and not first.is_floating_point():
-            self.found.add(f"{name} to {first.dtype}".replace("torch.", ""))
+            self.unknown.add(f"{name} to {first.dtype}".replace("torch.", ""))
         if not torch.is_grad_enabled():
-            self.found.add("no_grad")
+            self.unknown.add("no_grad")
         return out
 
 
 class _Escapes(TorchFunctionMode):
     """Notes the numbers that depend on the parameters and leave torch."""
 
-    def __init__(self, found: set[str]) -> None:
+    def __init__(self, unknown: set[str]) -> None:
         super().__init__()
-        self.found = found
+        self.unknown = unknown
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__qualname__", "").removeprefix("Tensor.").removeprefix("TensorBase.")
         if getattr(func, "__name__", "") == "__get__":
             name = f"{getattr(func.__self__, '__name__', '')}.__get__"
         if name.rpartition("TensorBase.")[2] in ESCAPES and _depends(args):
-            self.found.add(name.removesuffix(".__get__"))
+            self.unknown.add(name.removesuffix(".__get__"))
         return func(*args, **(kwargs or {}))
 
 
@@ -110,8 +110,8 @@ def not_known_smooth(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]
     torch.autograd.Function of one's own or of a compiled model is.
     """
     model.enter(x, training=True)
-    found: set[str] = set()
-    with torch.enable_grad(), _Escapes(found), _Operations(found):
+    unknown: set[str] = set()
+    with torch.enable_grad(), _Escapes(unknown), _Operations(unknown):
         loss = model.objective(model.module(samples[0]), samples[1])
     ahead: list[Any] = [loss.grad_fn]
     seen: set[Any] = set()
@@ -121,9 +121,9 @@ def not_known_smooth(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]
             continue
         seen.add(node)
         if isinstance(node, BackwardCFunction):
-            found.add(type(node).__name__.removesuffix("Backward"))
+            unknown.add(type(node).__name__.removesuffix("Backward"))
         ahead += [following for following, _ in node.next_functions]
-    return float(loss.detach()), sorted(found)
+    return float(loss.detach()), sorted(unknown)
 
 
 def _depends(given: Any) -> bool:
