@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from federation import Grid, Node, owner
 from normec.flower import ClientMod, Strategy
 from normec.flower.index import Account, Index
 from normec.flower.keeper import Keeper
-from normec.flower.owner import Owner, account, spent
+from normec.flower.owner import Owner, account, share_of, spent
 from normec.flower.terms import Sizes, Terms
 from normec.flower.wire import RECORD
 from normec.privacy.ledger import Ledger
@@ -77,7 +78,7 @@ def sent(grid: Grid, client: str = "c1") -> int:
 
 
 def gaussian(releases: int) -> float:
-    return epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=2, rounds=releases), 1e-5).epsilon
+    return epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=2, rounds=releases), 0.9e-5).epsilon
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def test_without_damage_the_limit_is_reached_and_not_passed(after_three: Path, t
     train(tmp_path, "first", grid)
     assert 4 + sent(grid) == ALLOWED
     assert account(tmp_path / "c1" / "c1", 1e-5)["epsilon"] == pytest.approx(gaussian(ALLOWED))
-    assert "max-epsilon=12 of this client's owner does not allow another release: with it ε = 12.87" in train(tmp_path, "second", grid)
+    assert "max-epsilon=12 of this client's owner does not allow another release: with it ε = 12.93" in train(tmp_path, "second", grid)
 
 
 def test_a_deleted_experiment_still_counts_and_the_next_one_goes_on(after_three: Path, tmp_path: Path) -> None:
@@ -228,24 +229,40 @@ def test_a_client_killed_between_its_ledger_and_the_index_goes_on_and_both_count
     assert told["experiments"][0]["releases"] == (5 if noted else 4)
 
 
+def header(trust: TrustModel, noise: float, clients: int, rounds: int) -> dict[str, Any]:
+    mechanism = Mechanism(trust=trust, noise_multiplier=noise, participation=normec.Full(), clients=clients, rounds=rounds)
+    return Header.of(mechanism, normec.Privacy(trust=trust.name, noise_multiplier=noise), 1e-5, "of the client").table()
+
+
+def in_every_round(trust: TrustModel, noise: float, rounds: int, delta: float) -> float:
+    full = Mechanism(trust=trust, noise_multiplier=noise, participation=normec.Full(), clients=100, rounds=rounds)
+    return epsilon(full, delta).epsilon
+
+
 def test_noise_of_ones_own_adds_up_as_gaussians_and_servers_claims_add_up_at_shares_of_delta() -> None:
-    """3 releases at z = 1 and 4 at z = 2 are one of μ = √(3 + 4/4) = 2; with two servers' claims δ has three shares."""
-
-    def header(trust: TrustModel, noise: float, clients: int, rounds: int) -> dict[str, Any]:
-        mechanism = Mechanism(trust=trust, noise_multiplier=noise, participation=normec.Full(), clients=clients, rounds=rounds)
-        return Header.of(mechanism, normec.Privacy(trust=trust.name, noise_multiplier=noise), 1e-5, "of the client").table()
-
+    """3 releases at z = 1 and 4 at z = 2 are one mechanism of μ = √(3 + 4/4) = 2, which began first; two servers' claims follow."""
     own = [Account(header(Local(), 1.0, 1, 9), 3), Account(header(Local(), 2.0, 1, 9), 4)]
-    assert spent(own, 1e-5) == pytest.approx(gaussian(4), rel=1e-6)
-    claim = header(Central(), 2.0, 100, 8)
-    share = 1e-5 / 3
-    eight = epsilon(
-        Mechanism(trust=Central(), noise_multiplier=2.0, participation=normec.Full(), clients=100, rounds=8), share
-    ).epsilon  # μ = √8 / 2
-    four = epsilon(Mechanism(trust=Local(), noise_multiplier=1.0, participation=normec.Full(), clients=1, rounds=4), share).epsilon
-    assert spent([*own, Account(claim, 1), Account(claim, 8)], 1e-5) == pytest.approx(2 * eight + four, rel=1e-6)
-    assert spent([Account(claim, 0)], 1e-5) == spent([], 1e-5) == 0.0
-    assert spent([Account(claim, 1)], 1e-5) == pytest.approx(6.573, abs=1e-3)
+    four = in_every_round(Local(), 1.0, 4, 0.9e-5)
+    assert spent(own, 1e-5) == pytest.approx(four, rel=1e-6)
+    claim = Account(header(Central(), 2.0, 100, 8), 1)  # μ = √8 / 2
+    second, third = (in_every_round(Central(), 2.0, 8, share) for share in (0.1e-5 / 2, 0.1e-5 / 6))
+    assert spent([*own, claim, claim], 1e-5) == pytest.approx(four + second + third, rel=1e-6)
+    assert spent([own[0], claim, own[1], claim], 1e-5) == pytest.approx(four + second + third, rel=1e-6)  # the own ones are one
+    first = in_every_round(Central(), 2.0, 8, 0.9e-5)
+    assert spent([claim, *own], 1e-5) == pytest.approx(first + in_every_round(Local(), 1.0, 4, 0.1e-5 / 2), rel=1e-6)
+    assert spent([claim], 1e-5) == pytest.approx(first, rel=1e-9) and first == pytest.approx(6.573, rel=0.01)
+    assert spent([claim._replace(releases=0)], 1e-5) == spent([], 1e-5) == 0.0
+
+
+def test_later_experiments_change_no_earlier_share_of_delta_and_all_sum_to_it() -> None:
+    assert [share_of(1.0, j) for j in (1, 2, 3, 4)] == pytest.approx([0.9, 1 / 20, 1 / 60, 1 / 120])
+    assert math.fsum(share_of(1.0, j) for j in range(1, 100_000)) <= 1
+    claims = [Account(header(Central(), 4.0, 100, rounds), 1) for rounds in (8, 3, 5)]
+    growing = [spent(claims[:number], 1e-5) for number in (1, 2, 3)]
+    alone = [in_every_round(Central(), 4.0, rounds, share_of(1e-5, j)) for j, rounds in ((1, 8), (2, 3), (3, 5))]
+    assert growing == pytest.approx([alone[0], sum(alone[:2]), sum(alone)], rel=1e-9)
+    waiting = claims[0]._replace(releases=0)  # it has drawn a coin and released nothing: its place is taken all the same
+    assert spent([waiting, claims[1]], 1e-5) == pytest.approx(alone[1], rel=1e-9)
 
 
 def test_that_something_left_without_noise_is_not_forgotten_with_the_file_that_says_so(command: Any, tmp_path: Path) -> None:

@@ -228,25 +228,34 @@ def _in_every_round(account: Account, delta: float) -> float | None:
 
 
 def spent(accounts: Iterable[Account], delta: float) -> float:
-    """ε at δ of one client over the mechanisms that it took part in, each with its number of releases.
+    """ε at δ of one client over the mechanisms that it took part in, in the order in which they began, each with its number of releases.
 
-    Releases that it noised itself compose as Gaussians, of which μ² adds up. A mechanism whose server adds the noise counts
-    with all its rounds, which were accounted for with their sampling; these add up, each at an equal share of δ.
+    Releases that it noised itself compose as Gaussians, of which μ² adds up, and are one mechanism, which began with the first of
+    them. A mechanism whose server adds the noise counts with all its rounds, which were accounted for with their sampling. Each has a
+    share of δ that later ones do not change (`share_of`), and the ε add up.
 
-    Guarantee: where a client stops before this sum exceeds a limit, all it has released is (limit, δ)-private for releases
-    that it noised itself, however each is chosen after the ones before (Smith & Thakurta 2022, *Fully adaptive composition
-    for Gaussian differential privacy*), and with n mechanisms of servers for an n fixed beforehand. Where n is chosen by
-    looking at what was released, up to N, the shares of δ are known only at the end; (limit, N δ) is what is proved.
+    Guarantee: where a client stops before this sum exceeds a limit, all it has released is (limit, δ)-private, however many
+    mechanisms there are and however each of them, and each release that it noised itself, is chosen after what was released before.
+    The shares sum to at most δ for any number (Rogers, Roth, Ullman and Vadhan 2016, *Privacy odometers and filters*, of basic
+    composition; Smith and Thakurta 2022, *Fully adaptive composition for Gaussian differential privacy*, within the first kind).
     """
-    squared, claims = 0.0, []
+    squared, pooled, claims, begun = 0.0, 0.0, [], 0
     for account in accounts:
-        header, releases = Header.read(account.mechanism), account.releases
-        if releases and header.trust == "local":
-            squared += releases * _squared(header.sensitivity, header.noise_std)
-        elif releases:
-            claims.append(header.mechanism(max(releases, header.rounds)))
-    share = delta / (len(claims) + (squared > 0)) if claims or squared else delta
-    return math.fsum([*(epsilon(claim, share).epsilon for claim in claims), gaussian(math.sqrt(squared), share)])
+        header, own = Header.read(account.mechanism), account.mechanism.get("trust") == "local"
+        if not own or not pooled:
+            begun += 1
+        share = share_of(delta, begun)
+        if own:
+            squared += account.releases * _squared(header.sensitivity, header.noise_std) if account.releases else 0.0
+            pooled = pooled or share
+        elif account.releases:
+            claims.append(epsilon(header.mechanism(max(account.releases, header.rounds)), share).epsilon)
+    return math.fsum([*claims, gaussian(math.sqrt(squared), pooled or delta)])
+
+
+def share_of(delta: float, begun: int) -> float:
+    """The share of δ of the mechanism that began as the j-th: nine tenths of it for the first, δ / (10 j (j − 1)) for the others."""
+    return 0.9 * delta if begun == 1 else 0.1 * delta / (begun * (begun - 1))
 
 
 def _squared(sensitivity: float, std: float) -> float:
