@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ def read_npz(path: Path, natural: bool, limit: int) -> Table:
         read = [name for name in wanted if name in names]
         check_size(path, sum(_bytes(file, name) for name in read), limit)
     with np.load(path, allow_pickle=False) as arrays:
-        held: dict[str, Any] = {name: arrays[name] for name in read}
+        held: dict[str, np.ndarray] = {name: arrays[name] for name in read}
     x, y, client = held["x"], held["y"], held.get("client")
     for name, array in (("y", y), ("client", client)):
         if array is not None and array.shape[:1] != x.shape[:1]:

@@ -120,9 +120,9 @@ def _in_utf8(path: Path, content: bytes, encoding: str | None) -> bytes:
             "data.encoding", "is not an encoding of text", value=encoding, remedy="Give one such as utf-8, cp1252 or utf-16"
         ) from None
     except UnicodeError as error:
-        found = f"cannot be read: it is not in {encoding or 'UTF-8'} ({' '.join(str(error).split())})"
+        problem = f"cannot be read: it is not in {encoding or 'UTF-8'} ({' '.join(str(error).split())})"
         remedy = "Set data.encoding=cp1252 for a file of Windows in Western Europe, or =latin-1, or save it in UTF-8"
-        raise BadInput("data.source", found, value=path, remedy=remedy if encoding is None else "Set another data.encoding") from None
+        raise BadInput("data.source", problem, value=path, remedy=remedy if encoding is None else "Set another data.encoding") from None
     return content.removeprefix(codecs.BOM_UTF8)
 
 
@@ -241,11 +241,11 @@ def _ragged(path: Path, wrong: list[Any], columns: int, separator: str) -> BadIn
     """The error for rows that have another number of cells than the first one has names."""
     first = wrong[0]
     where = "" if first.number is None else f" (first: row {first.number - 2}, counting from 0: {first.text[:40]!r})"
-    found = f"{plural(len(wrong), 'row')} without {plural(columns, 'cell')} as the first row has, but {first.actual_columns}"
+    problem = f"{plural(len(wrong), 'row')} without {plural(columns, 'cell')} as the first row has, but {first.actual_columns}"
     if "\n" in first.text.rstrip() or "\r" in first.text.rstrip():
         remedy = "Its text holds line breaks: close or remove the quotation mark that opens there, or else correct them"
     elif {row.actual_columns for row in wrong} == {columns + 1}:
         remedy = "Where each row begins with its number or name, give that column a name in the first row too; else correct them"
     else:
         remedy = f"Correct them, put text that holds {json.dumps(separator)} in quotation marks, or set data.separator"
-    return BadInput("data.source", f"cannot be read: {found}{where}", value=path, remedy=remedy)
+    return BadInput("data.source", f"cannot be read: {problem}{where}", value=path, remedy=remedy)

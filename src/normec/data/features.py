@@ -42,19 +42,19 @@ def samples(frame: Frame, columns: Columns) -> Table:
     skipped = {name: kind for name, kind in frame.unread if name not in named}
     odd: dict[str, Odd] = {}
     for name in kept:
-        found = numbers_of(frame.columns[name], frame.written, frame.decimal)
-        if isinstance(found, np.ndarray):
+        column = numbers_of(frame.columns[name], frame.written, frame.decimal)
+        if isinstance(column, np.ndarray):
             check_size(frame.parts[0][0], 8 * rows * (len(numbers) + 1), frame.limit)
-            numbers[name] = found
-        elif isinstance(found, str):
-            skipped[name] = found
+            numbers[name] = column
+        elif isinstance(column, str):
+            skipped[name] = column
         else:
-            odd[name] = found
+            odd[name] = column
     if odd:
         raise _not_only_numbers(frame, odd, columns.dropped, bool(numbers))
     index = [name for name in frame.names if name in frame.indices and name not in named]
     index += [name for name in numbers if COUNTER.fullmatch(name) and _identifies(numbers[name], 2)]
-    features = {name: found for name, found in numbers.items() if name not in index}
+    features = {name: column for name, column in numbers.items() if name not in index}
     if not rows or not features:
         raise BadInput(
             "data.source",
@@ -67,7 +67,7 @@ def samples(frame: Frame, columns: Columns) -> Table:
         *frame.notes,
         _told(list(features), skipped),
         *_index_note(index),
-        *_warnings(features),
+        *_identifier_warnings(features),
         *_about_points(frame, [*features, columns.label]),
     )
     x = np.column_stack(list(features.values()))
@@ -82,11 +82,11 @@ def targets(frame: Frame, name: str) -> np.ndarray:
 
 def _side_by_side(frame: Frame, names: tuple[str, ...]) -> np.ndarray:
     """Several columns of numbers as the targets (n, K) of each sample."""
-    found = [targets(frame, name) for name in names]
-    text = next((name for name, each in zip(names, found, strict=True) if each.dtype.kind == "U"), None)
+    columns = [targets(frame, name) for name in names]
+    text = next((name for name, each in zip(names, columns, strict=True) if each.dtype.kind == "U"), None)
     if text is not None:
         raise BadInput("data.label_column", f"names {text!r}, which holds text", remedy="Of several columns give such as hold numbers")
-    return np.column_stack(found)
+    return np.column_stack(columns)
 
 
 def clients(frame: Frame, columns: Columns) -> np.ndarray | None:
@@ -115,18 +115,18 @@ def _meant(frame: Frame, name: str, setting: str, floats: bool) -> np.ndarray:
             setting, f"has {plural(int(missing.sum()), 'missing value')} (first: {frame.where(first)})", value=name, remedy=remedy
         )
     if text and frame.written:
-        found = as_written(column.to_pylist(), frame.decimal)
-        if floats and found.dtype.kind == "U" and frame.decimal == "." and (comma := decimal_comma(found)):
+        meant = as_written(column.to_pylist(), frame.decimal)
+        if floats and meant.dtype.kind == "U" and frame.decimal == "." and (comma := decimal_comma(meant)):
             problem = f"holds numbers with a comma such as {comma!r}, which would be names of classes"
             remedy = "Set 'data.decimal=,' where the comma is the decimal point, or write names that are not numbers"
             raise BadInput(setting, problem, value=name, remedy=remedy)
     elif floats and (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        found = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
+        meant = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
     else:
         return values(pa.table({name: column}), name, setting)
-    if found.dtype.kind == "f" and not floats:
-        raise BadInput(setting, f"holds double values such as {found[0]}", value=name, remedy="Use whole numbers or strings")
-    return found
+    if meant.dtype.kind == "f" and not floats:
+        raise BadInput(setting, f"holds double values such as {meant[0]}", value=name, remedy="Use whole numbers or strings")
+    return meant
 
 
 def _times(frame: Frame, name: str) -> np.ndarray:
@@ -194,7 +194,7 @@ def _not_only_numbers(frame: Frame, odd: dict[str, Odd], dropped: tuple[str, ...
 
 def _refuse_missing(frame: Frame, features: dict[str, np.ndarray], dropped: tuple[str, ...]) -> None:
     """Refuses missing and infinite values, with the number in each column."""
-    bad = {name: ~np.isfinite(found) for name, found in features.items()}
+    bad = {name: ~np.isfinite(column) for name, column in features.items()}
     counts = {name: int(held.sum()) for name, held in bad.items() if held.any()}
     if not counts:
         return
@@ -233,15 +233,15 @@ def _index_note(index: list[str]) -> list[str]:
     return [f"left out, the index of a table and no feature: {shown}"]
 
 
-def _warnings(features: dict[str, np.ndarray]) -> list[str]:
+def _identifier_warnings(features: dict[str, np.ndarray]) -> list[str]:
     remedy = "data.drop_columns leaves columns out"
-    found = []
+    lines = []
     for name, column in features.items():
         if _distinct(column):
-            found.append(f"warning: the feature {name!r} is another whole number in each row, as identifiers are; {remedy}")
+            lines.append(f"warning: the feature {name!r} is another whole number in each row, as identifiers are; {remedy}")
         elif _identifies(column, FEWEST_COUNTED):
-            found.append(f"warning: the feature {name!r} counts rows, and starts anew, as an index of several tables does; {remedy}")
-    return found
+            lines.append(f"warning: the feature {name!r} counts rows, and starts anew, as an index of several tables does; {remedy}")
+    return lines
 
 
 def _distinct(column: np.ndarray) -> bool:
@@ -258,7 +258,7 @@ def _about_points(frame: Frame, names: list[str]) -> list[str]:
     """Warnings where a point may stand between thousands: in files whose separator is a semicolon, as where the decimal sign is a comma."""
     if not frame.written or frame.separator != ";" or frame.decimal == ",":
         return []
-    found = {name: may_be_thousands(frame.columns[name]) for name in names}
+    examples = {name: may_be_thousands(frame.columns[name]) for name in names}
     remedy = "If it stands between thousands, write plain numbers"
     return [f"warning: in {name!r} the point of numbers such as {value} is read as the decimal point. {remedy}"
-            for name, value in found.items() if value is not None]  # fmt: skip
+            for name, value in examples.items() if value is not None]  # fmt: skip

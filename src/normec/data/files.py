@@ -53,10 +53,10 @@ def matching(source: str) -> list[Path]:
     Raises:
         BadInput: where there are none.
     """
-    found = [Path(name) for name in sorted(glob.glob(source, recursive=True)) if not Path(name).is_dir()]
-    if not found:
+    files = [Path(name) for name in sorted(glob.glob(source, recursive=True)) if not Path(name).is_dir()]
+    if not files:
         raise BadInput("data.source", "matches no file", value=source, remedy="Give a pattern that does, such as data/*.csv")
-    return found
+    return files
 
 
 def tables_in(folder: Path) -> list[Path]:

@@ -66,22 +66,22 @@ def read_folder(path: Path, look: Look, natural: bool) -> Table:
     skipped = Skipped(path)
     parts = _parts(path, skipped)
     listed = [sorted(_samples(part, natural, skipped)) for part in parts.values()]
-    for part, found in zip(parts, listed, strict=True):
-        if not found:
+    for part, samples in zip(parts, listed, strict=True):
+        if not samples:
             wanted = f"{'CLIENT/' if natural else ''}CLASS/NAME.png"
             inside = f" in {_shown(part)}" if part else ""
             raise BadInput("data.source", f"holds no images{inside} as {wanted} (or {', '.join(SUFFIXES[1:])})", value=path)
-    read = [decode([each.file for each in found], lambda file: file, str, look, "data.source") for found in listed]
+    read = [decode([each.file for each in samples], lambda file: file, str, look, "data.source") for samples in listed]
     if len({(pixels.values.shape[1:], pixels.white) for pixels in read}) > 1:
         remedy = "Set data.resize, such as data.resize=32, or data.channels, or give images of one kind."
         raise BadInput("data.source", f"holds other images in {_shown(list(parts)[1])} than in train", value=path, remedy=remedy)
-    notes = [*_layout_notes(parts, listed, natural), *skipped.notes(), *(note for pixels in read for note in pixels.notes)]
+    notes = [*_folder_notes(parts, listed, natural), *skipped.notes(), *(note for pixels in read for note in pixels.notes)]
     return _table(read, listed, natural, tuple(dict.fromkeys(notes)))
 
 
 def _table(read: list[Pixels], listed: list[list[Sample]], natural: bool, notes: tuple[str, ...]) -> Table:
-    sets = [(pixels.scaled(), np.array([each.label for each in found])) for pixels, found in zip(read, listed, strict=True)]
-    clients = [np.array([each.client for each in found]) if natural else None for found in listed]
+    sets = [(pixels.scaled(), np.array([each.label for each in samples])) for pixels, samples in zip(read, listed, strict=True)]
+    clients = [np.array([each.client for each in samples]) if natural else None for samples in listed]
     test, tested = (sets[1], clients[1]) if len(sets) > 1 else (None, None)
     return Table(*sets[0], clients[0], notes, test, test_client=tested)
 
@@ -118,10 +118,10 @@ def _leave(path: Path, why: str, skipped: Skipped) -> None:
         if not _skip_entry(path, skipped):
             skipped.add(why, "file", path)
         return
-    found = [each.file for each in _samples(path, natural=False, skipped=Skipped(path), least=0)]
-    for file in found:
+    images = [each.file for each in _samples(path, natural=False, skipped=Skipped(path), least=0)]
+    for file in images:
         skipped.add(f"in {_shown(path.name)}/ {why}", "image", file)
-    if not found:
+    if not images:
         skipped.add(why, "folder without images", path)
 
 
@@ -215,11 +215,11 @@ def _unreadable(error: OSError) -> None:
     )
 
 
-def _layout_notes(parts: dict[str, Path], listed: list[list[Sample]], natural: bool) -> Iterator[str]:
+def _folder_notes(parts: dict[str, Path], listed: list[list[Sample]], natural: bool) -> Iterator[str]:
     """Which folder is the test set, and a warning where the folders look like those of clients."""
     if len(parts) > 1 and (name := list(parts)[1]).lower() not in TEST:
         yield f"the test set is the folder {_shown(name)}/, since there is none that is called test"
-    below = [each.file.relative_to(root).parts for root, found in zip(parts.values(), listed, strict=True) for each in found]
+    below = [each.file.relative_to(root).parts for root, samples in zip(parts.values(), listed, strict=True) for each in samples]
     if natural or any(len(names) != 3 for names in below):
         return
     homes = defaultdict(set)

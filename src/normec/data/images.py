@@ -41,10 +41,10 @@ def read_cifar10(path: Path, look: Look) -> Table:
     Raises:
         BadInput: for a folder without either, for batches that are not the published ones, and for damaged files.
     """
-    found = {part: sorted(path.rglob(f"{part}*.parquet")) for part in ("train", "test")}
-    if all(found.values()):
-        (x, y, _), (test_x, test_y, _) = (_decoded(files, "label", look) for files in found.values())
-        notes = _others(path, [*found["train"], *found["test"]])
+    parquet = {part: sorted(path.rglob(f"{part}*.parquet")) for part in ("train", "test")}
+    if all(parquet.values()):
+        (x, y, _), (test_x, test_y, _) = (_decoded(files, "label", look) for files in parquet.values())
+        notes = _others(path, [*parquet["train"], *parquet["test"]])
     else:
         (x, y), (test_x, test_y), notes = *_read_batches(path, look), []
     for labels in (y, test_y):

@@ -56,7 +56,7 @@ def read_leaf(path: Path, limit: int) -> Table:
     The client of a sample is its user.
 
     Raises:
-        BadInput: for files of another layout, or samples of several shapes.
+        BadInput: for files of another form, or samples of several shapes.
     """
     folders = [path / "train", path / "test"] if path.is_dir() and any((path / "train").glob("*.json")) else [path]
     parts = [sorted(folder.glob("*.json")) if folder.is_dir() else [folder] for folder in folders]
@@ -95,13 +95,13 @@ def _held(files: list[Path], notes: list[str]) -> Held:
     if not x:
         raise BadInput("data.source", f": {files[0]} holds no samples", remedy="Give a file with some")
     try:
-        found = Held(np.array(x), np.array(y), np.array(owners, dtype=str))
+        held = Held(np.array(x), np.array(y), np.array(owners, dtype=str))
     except ValueError:
         raise BadInput("data.source", f": {files[0].parent} holds samples of several shapes", remedy="Give samples of one shape") from None
-    for name, array in (("x", found.x), ("y", found.y)):
+    for name, array in (("x", held.x), ("y", held.y)):
         if array.dtype.kind not in "iufbU":
             raise BadInput("data.source", f": {files[0]} holds {name} that are neither numbers nor strings", remedy="Give such")
-    return found
+    return held
 
 
 def _users(file: Path, notes: list[str]) -> list[tuple[str, dict[str, list[Any]]]]:
@@ -110,7 +110,7 @@ def _users(file: Path, notes: list[str]) -> list[tuple[str, dict[str, list[Any]]
     Raises:
         BadInput: where the file is not as LEAF writes it, naming the first user that is not.
     """
-    layout = "Give an object with users, num_samples and user_data, where user_data has lists x and y for each user"
+    remedy = "Give an object with users, num_samples and user_data, where user_data has lists x and y for each user"
     try:
         held = json.loads(file.read_bytes())
         users, sizes, data = (held[key] for key in KEYS)
@@ -122,7 +122,7 @@ def _users(file: Path, notes: list[str]) -> list[tuple[str, dict[str, list[Any]]
                 raise TypeError(f"user {user!r} has not {size} samples in lists x and y")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise BadInput("data.source", f"is not as LEAF writes it ({reason})", value=file, remedy=layout) from None
+        raise BadInput("data.source", f"is not as LEAF writes it ({reason})", value=file, remedy=remedy) from None
     others = [key for key in held if key not in KEYS]
     others += [f"{key} of a user" for key in dict.fromkeys(key for user in users for key in data[user]) if key not in ("x", "y")]
     notes += [f"left out: {', '.join(others)}"] if others else []

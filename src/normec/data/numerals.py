@@ -62,8 +62,8 @@ def _numbers_of_text(column: Any, written: bool, decimal: str) -> np.ndarray | s
     import pyarrow as pa
     import pyarrow.compute
 
-    found = column.value_counts()
-    pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+    counted = column.value_counts()
+    pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
     texts = {text: n for text, n in pairs if text is not None}
     words = {text: n for text, n in texts.items() if text.strip() and not marked_as_missing(text)}
     boolean = {text: n for text, n in words.items() if text.strip().lower() in ("true", "false")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from scipy.stats import hypergeom
@@ -42,7 +42,43 @@ def catalogue() -> dict[str, list[dict[str, str]]]:
     }
 
 
-def overview(federation: Federation) -> dict[str, Any]:
+class ClassesHeld(TypedDict):
+    """How many classes a client holds: the fewest, the mean, the most."""
+
+    min: int
+    mean: float
+    max: int
+
+
+class ClientRow(TypedDict):
+    """What one client has. counts: samples of each class."""
+
+    client: int | str
+    samples: int
+    counts: list[int] | None
+
+
+class Overview(TypedDict):
+    """A federation in plain values; `overview` says what each is."""
+
+    clients: int
+    samples: int
+    features: list[int]
+    targets: list[int] | None
+    classes: list[str] | None
+    test_samples: int
+    test_by_client: bool
+    sizes: dict[str, float]
+    clients_without_samples: int
+    counts: list[int] | None
+    heterogeneity: float | None
+    heterogeneity_by_chance: float | None
+    classes_per_client: ClassesHeld | None
+    by_client: list[ClientRow]
+    notes: list[str]
+
+
+def overview(federation: Federation) -> Overview:
     """The overview of a federation that `normec datasets` shows, in plain values; None where targets are not classes.
 
     sizes: quantiles of the number of training samples, over all clients. heterogeneity: the mean over clients with samples of
@@ -103,7 +139,7 @@ def _by_chance(counts: np.ndarray) -> float:
     return float(np.average(distances.sum(axis=1), weights=clients))
 
 
-def _classes_held(counts: np.ndarray) -> dict[str, float]:
+def _classes_held(counts: np.ndarray) -> ClassesHeld:
     held = (counts[counts.sum(axis=1) > 0] > 0).sum(axis=1)
     return {"min": int(held.min()), "mean": float(held.mean()), "max": int(held.max())}
 

@@ -152,10 +152,10 @@ def _forged(path: Path) -> BadInput:
 
 def index_columns(schema: Any) -> frozenset[str]:
     """The columns that pandas says, or their names tell, are the index of its table."""
-    found = {name for name in schema.names if INDEX.fullmatch(name)}
+    names = {name for name in schema.names if INDEX.fullmatch(name)}
     try:
         named = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
-        found |= {name for name in named if isinstance(name, str) and name in schema.names}
+        names |= {name for name in named if isinstance(name, str) and name in schema.names}
     except (KeyError, ValueError, TypeError):
         pass
-    return frozenset(found)
+    return frozenset(names)

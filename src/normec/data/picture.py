@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normec.data.overview import label
+from normec.data.overview import Overview, label
 from normec.errors import BadInput, plural
 from normec.files import write_atomically
 
@@ -42,8 +42,8 @@ def check(path: Path, setting: str = "picture") -> None:
         raise BadInput(setting, "needs matplotlib", value=path, remedy="Install it with pip install 'normec[plot]'") from None
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
-    """Draws an `overview`.
+def draw(overview: Overview, path: Path) -> None:
+    """Draws the overview of a federation.
 
     Raises:
         BadInput: where it cannot be written, and as `check`.
@@ -52,21 +52,22 @@ def draw(found: dict[str, Any], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    sizes = np.array([row["samples"] for row in found["by_client"]])
+    sizes = np.array([row["samples"] for row in overview["by_client"]])
     order = np.arange(len(sizes)) if len(sizes) <= CLIENTS_NAMED else np.argsort(-sizes, kind="stable")
-    counts = None if found["classes"] is None else np.array([row["counts"] for row in found["by_client"]])[order]
-    names = [_short(row["client"]) for row in found["by_client"]]
+    classes = overview["classes"] or []
+    counts = None if overview["classes"] is None else np.array([row["counts"] for row in overview["by_client"]])[order]
+    names = [_short(row["client"]) for row in overview["by_client"]]
     with rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # of a name, that the font lacks
         figure = Figure(figsize=(9, 1.6 + 0.24 * max(4, min(len(sizes), CLIENTS_NAMED))), layout="constrained")
         if counts is None:
             _bars(figure.subplots(), sizes[order])
         elif counts.shape[1] <= CLASSES_COLOURED and len(sizes) <= CLIENTS_NAMED:
-            _stacked_bars(figure.subplots(), counts, found["classes"])
+            _stacked_bars(figure.subplots(), counts, classes)
         else:
-            _heat_map(figure, sizes[order], counts, found["classes"])
+            _heat_map(figure, sizes[order], counts, classes)
         _name_clients(figure.axes[0], names)
-        figure.suptitle(_title(found), fontsize=11)
+        figure.suptitle(_title(overview), fontsize=11)
         content = io.BytesIO()
         kind = path.suffix.lower().removeprefix(".")
         figure.savefig(content, format=kind, dpi=150, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind))
@@ -124,11 +125,11 @@ def _name_clients(axes: Any, names: list[str]) -> None:
         axes.set_ylabel("clients, the largest first")
 
 
-def _title(found: dict[str, Any]) -> str:
-    title = f"{plural(found['clients'], 'client')}, {plural(found['samples'], 'training sample')}"
-    if found["heterogeneity"] is None:
+def _title(overview: Overview) -> str:
+    title = f"{plural(overview['clients'], 'client')}, {plural(overview['samples'], 'training sample')}"
+    if overview["heterogeneity"] is None:
         return title
-    return f"{title}, distance of label shares {found['heterogeneity']:.2f} ({found['heterogeneity_by_chance']:.2f} by chance alone)"
+    return f"{title}, distance of label shares {overview['heterogeneity']:.2f} ({overview['heterogeneity_by_chance']:.2f} by chance alone)"
 
 
 def _short(name: object) -> str:

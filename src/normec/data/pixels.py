@@ -120,10 +120,10 @@ def decode(images: Sequence[T], source: Callable[[T], Encoded], name: Callable[[
 
         def fill(start: int) -> None:
             for position in range(start, min(start + DECODED_AT_ONCE, len(images))):
-                found = _one(source(images[position]), name(images[position]), look, setting)
-                if found.kind != first.kind:
-                    raise _unlike(setting, name(images[position]), found, name(images[0]), first, look.section)
-                values[position], pages[position], clear[position] = found.values, found.pages, found.clear
+                image = _one(source(images[position]), name(images[position]), look, setting)
+                if image.kind != first.kind:
+                    raise _unlike(setting, name(images[position]), image, name(images[0]), first, look.section)
+                values[position], pages[position], clear[position] = image.values, image.pages, image.clear
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for _ in pool.map(fill, range(0, len(images), DECODED_AT_ONCE)):
@@ -142,7 +142,7 @@ def _notes(names: list[str], pages: np.ndarray, clear: np.ndarray, first: _Image
         yield f"the images have 16 bits: 0 … 65535 becomes −1 … 1; {look.section}pixel_max=4095 is right for 12 bits in 16"
 
 
-def _unlike(setting: str, name: str, found: _Image, first_name: str, first: _Image, section: str) -> BadInput:
+def _unlike(setting: str, name: str, image: _Image, first_name: str, first: _Image, section: str) -> BadInput:
     """The problem of two images of different kinds, and what to do."""
 
     def shown(image: _Image) -> str:
@@ -150,23 +150,23 @@ def _unlike(setting: str, name: str, found: _Image, first_name: str, first: _Ima
         depth = "8 bits" if image.values.dtype == np.uint8 else f"values up to {image.white:g}"
         return f"{height}×{width} pixels, {plural(channels, 'channel')} of {depth}"
 
-    if found.values.shape[1:] != first.values.shape[1:]:
+    if image.values.shape[1:] != first.values.shape[1:]:
         height, width = first.values.shape[1:]
         remedy = f"Set {section}resize, such as {section}resize=[{height}, {width}], or give images of one size."
-    elif len(found.values) != len(first.values):
+    elif len(image.values) != len(first.values):
         remedy = f"Set {section}channels=3 for colour, or {section}channels=1 for grey."
     else:
-        remedy = _one_depth(found, first, section)
-    return BadInput(setting, f": {name} has {shown(found)}, {first_name} {shown(first)}", remedy=remedy)
+        remedy = _one_depth(image, first, section)
+    return BadInput(setting, f": {name} has {shown(image)}, {first_name} {shown(first)}", remedy=remedy)
 
 
-def _one_depth(found: _Image, first: _Image, section: str) -> str:
+def _one_depth(image: _Image, first: _Image, section: str) -> str:
     """How images of several depths become alike."""
-    deep = found if first.values.dtype == np.uint8 else first
-    if found.values.dtype == first.values.dtype:
+    deep = image if first.values.dtype == np.uint8 else first
+    if image.values.dtype == first.values.dtype:
         return f"Set {section}pixel_max to the value that is white in all of them, or leave one kind out."
     kind = "16" if deep.values.dtype == np.uint16 else "32 as a TIFF"
-    if np.uint8 not in (found.values.dtype, first.values.dtype):
+    if np.uint8 not in (image.values.dtype, first.values.dtype):
         return "Save all with 16 bits, or leave one kind out."
     return f"Save those of 8 bits with {kind}, each value times {deep.white / 255:.5g}, or leave one kind out."
 

@@ -22,7 +22,7 @@ def swallowed(table: Any, separator: str) -> tuple[int, str] | None:
     import pyarrow.compute as pc
 
     names, numeric = table.column_names, None
-    found: list[tuple[int, str]] = []
+    rows: list[tuple[int, str]] = []
     for place in range(len(names) if len(names) > 1 else 0):
         for row in pc.indices_nonzero(pc.match_substring_regex(table[place], "[\r\n]")).to_pylist():
             lines = [line for line in BREAK.split(table[place][row].as_py()) if line.strip()]
@@ -34,9 +34,9 @@ def swallowed(table: Any, separator: str) -> tuple[int, str] | None:
             pairs += [pair for cells in held[1:-1] for pair in enumerate(cells) if pair[0] != place]
             cells = [bool(NUMBER.fullmatch(cell)) for column, cell in pairs if column in numeric and cell.strip()]
             if cells and 2 * sum(cells) >= len(cells):
-                found.append((row, lines[1]))
+                rows.append((row, lines[1]))
                 break
-    return min(found, default=None)
+    return min(rows, default=None)
 
 
 def _lengths_fit(lines: list[str], separator: str, place: int, columns: int) -> bool:

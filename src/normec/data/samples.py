@@ -114,7 +114,7 @@ def _array(given: Any) -> np.ndarray:
         return plain
     if not isinstance(given, np.ndarray | np.generic | int | float | str | list | tuple) and not hasattr(given, "to_numpy"):
         raise TypeError(f"{type(given).__name__} is none")
-    found = np.asarray(given)
-    if found.dtype.kind == "O" and not all(isinstance(each, str) for each in found.reshape(-1)):
+    array = np.asarray(given)
+    if array.dtype.kind == "O" and not all(isinstance(each, str) for each in array.reshape(-1)):
         raise TypeError("it holds objects")
-    return found
+    return array

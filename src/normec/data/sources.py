@@ -122,8 +122,8 @@ def _about_the_test(data: Data, table: Table, strangers: list[Any]) -> list[str]
     if table.test is not None and table.client is not None and table.test_client is None and data.partition == "column":
         notes.append(f"no results by client: the test set has no column {data.client_column!r}")
     if strangers:
-        found = f"{plural(len(strangers), 'client')} of the test set without training samples (first: {strangers[0]!r})"
-        notes.append(f"no results by client: {found}")
+        strange = f"{plural(len(strangers), 'client')} of the test set without training samples (first: {strangers[0]!r})"
+        notes.append(f"no results by client: {strange}")
     return notes
 
 

@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.table import Table
 from rich.text import Text
 
-from normec.data.overview import label
+from normec.data.overview import Overview, label
 from normec.errors import plural
 
 CLIENTS_SHOWN, CLASSES_LISTED = 20, 10
 
 
-def overview_table(found: dict[str, Any]) -> Table:
+def overview_table(overview: Overview) -> Table:
     """A federation as a whole."""
     table = Table(show_header=False, title="Data", title_justify="left")
     table.add_column()
     table.add_column(overflow="fold")
     rows = {
-        "clients": f"{found['clients']:,}"
-        + (f", {empty:,} of them without samples" if (empty := found["clients_without_samples"]) else ""),
-        "training samples": f"{found['samples']:,}",
-        "samples of a client": ", ".join(f"{name} {f'{size:,.1f}'.removesuffix('.0')}" for name, size in found["sizes"].items()),
-        "test samples": f"{found['test_samples']:,}" + (", each of a client" if found["test_by_client"] else ""),
-        "features": _shape(found["features"]),
+        "clients": f"{overview['clients']:,}"
+        + (f", {empty:,} of them without samples" if (empty := overview["clients_without_samples"]) else ""),
+        "training samples": f"{overview['samples']:,}",
+        "samples of a client": ", ".join(f"{name} {f'{size:,.1f}'.removesuffix('.0')}" for name, size in overview["sizes"].items()),
+        "test samples": f"{overview['test_samples']:,}" + (", each of a client" if overview["test_by_client"] else ""),
+        "features": _shape(overview["features"]),
     }
-    if found["classes"] is None:
-        rows["targets"] = f"numbers ({_shape(found['targets'])}), no classes"
+    held = overview["classes_per_client"]
+    if overview["classes"] is None or held is None:
+        rows["targets"] = f"numbers ({_shape(overview['targets'] or [])}), no classes"
     else:
-        held = found["classes_per_client"]
-        rows["classes"] = f"{len(found['classes']):,}"
+        rows["classes"] = f"{len(overview['classes']):,}"
         rows["classes of a client"] = f"min {held['min']}, mean {held['mean']:.3g}, max {held['max']}"
-        rows["distance of label shares"] = f"{found['heterogeneity']:.3f} ({found['heterogeneity_by_chance']:.3f} by chance alone)"
+        rows["distance of label shares"] = f"{overview['heterogeneity']:.3f} ({overview['heterogeneity_by_chance']:.3f} by chance alone)"
     for name, value in rows.items():
         table.add_row(name, Text(value))
     return table
 
 
-def counts_table(found: dict[str, Any], width: int) -> Table:
+def counts_table(overview: Overview, width: int) -> Table:
     """The samples of all and of the first clients by class: a column for each class where that fits the width, else a list."""
-    classes = [label(name) for name in found["classes"] or ()]
-    rows = [("all", found["samples"], found["counts"])]
-    rows += [(label(row["client"]), row["samples"], row["counts"]) for row in found["by_client"][:CLIENTS_SHOWN]]
-    widths = [max(len(name), len(f"{total:,}")) for name, total in zip(classes, found["counts"] or (), strict=True)]
+    classes = [label(name) for name in overview["classes"] or ()]
+    rows = [("all", overview["samples"], overview["counts"] or [])]
+    rows += [(label(row["client"]), row["samples"], row["counts"] or []) for row in overview["by_client"][:CLIENTS_SHOWN]]
+    widths = [max(len(name), len(f"{total:,}")) for name, total in zip(classes, overview["counts"] or (), strict=True)]
     fits = sum(w + 3 for w in (*widths, max(len(row[0]) for row in rows), len("samples"))) < width
     table = Table(title="Who has what", title_justify="left")
     table.add_column("client", overflow="fold")
@@ -58,16 +56,16 @@ def counts_table(found: dict[str, Any], width: int) -> Table:
     return table
 
 
-def overview_lines(found: dict[str, Any]) -> list[str]:
+def overview_lines(overview: Overview) -> list[str]:
     """What the tables leave out, how to read them, and the notes of the source."""
-    lines, more = [], found["clients"] - CLIENTS_SHOWN
+    lines, more = [], overview["clients"] - CLIENTS_SHOWN
     if more > 0:
         lines.append(f"and {plural(more, 'more client')}; --json tells of all, --picture FILE draws them")
-    if found["heterogeneity"] is not None:
+    if overview["heterogeneity"] is not None:
         lines.append("distance of label shares: half the sum of |share of a class in a client − in all|, mean over clients with samples;")
         lines.append("  by chance alone: what is expected where the same samples are shuffled and dealt in the same sizes")
     lines.append("these numbers are the data's own, without noise: no promise covers them")
-    return [*lines, *found["notes"]]
+    return [*lines, *overview["notes"]]
 
 
 def _largest(classes: list[str], counts: list[int], most: int) -> str:
