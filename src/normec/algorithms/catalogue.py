@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any
+from typing import TypedDict
 
 from normec.algorithms.base import REGISTRY
 from normec.errors import BadInput
+from normec.settings import Tree
 
 
-def rows() -> list[dict[str, Any]]:
+class AlgorithmRow(TypedDict):
+    """An algorithm and its costs; `rows` says what each is. settings: its default ones. None: it has a setting without a default."""
+
+    name: str
+    paper: str
+    year: int | None
+    guarantee: str
+    covers: str | None
+    memory: int
+    up: int
+    down: int
+    compressed: bool | None
+    private: bool | None
+    one_gradient: bool
+    settings: Tree | None
+
+
+def rows() -> list[AlgorithmRow]:
     """One row per algorithm, by name, for its default settings.
 
     memory: vectors (d,) that each client remembers. up, down: vectors that a client sends and receives in a round; a
@@ -20,11 +38,11 @@ def rows() -> list[dict[str, Any]]:
     return [_row(name) for name in sorted(REGISTRY)]
 
 
-def _row(name: str) -> dict[str, Any]:
+def _row(name: str) -> AlgorithmRow:
     kind = REGISTRY[name]
     private: bool | None = None
     compressed: bool | None = None
-    settings: dict[str, Any] | None = None
+    settings: Tree | None = None
     with contextlib.suppress(BadInput):  # a setting without a default
         algorithm = kind()
         private, settings = math.isfinite(algorithm.operator.bound), algorithm.table()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -43,11 +43,11 @@ def check_functions(algorithm: Algorithm, d: int, dtype: torch.dtype) -> None:
         raise wrong(kind, "client", f"returned {type(step).__name__}", remedy="Return normec.ClientStep(message, memory, residual)")
     _check_vectors(kind, "client", {"message": step.message, "residual": step.residual}, rows)
     _check_slots(kind, "client", step.memory, algorithm.client_slots, rows)
-    found = _called(kind, "server", lambda: algorithm.server(state, vector, 1.0))
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise wrong(kind, "server", f"returned {type(found).__name__}", remedy="Return a pair: the direction, and the new state as a tuple")
-    _check_vectors(kind, "server", {"direction": found[0]}, vector)
-    _check_slots(kind, "server", found[1], algorithm.server_slots, vector)
+    pair = _called(kind, "server", lambda: algorithm.server(state, vector, 1.0))
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise wrong(kind, "server", f"returned {type(pair).__name__}", remedy="Return a pair: the direction, and the new state as a tuple")
+    _check_vectors(kind, "server", {"direction": pair[0]}, vector)
+    _check_slots(kind, "server", pair[1], algorithm.server_slots, vector)
 
 
 def _check_rule(algorithm: Algorithm, memory: Slots, server: Slots, rows: Tensor) -> None:
@@ -69,16 +69,16 @@ def _called(kind: type, name: str, call: Callable[[], R]) -> R:
         raise wrong(kind, name, f"failed on zero rows ({type(error).__name__}: {reason})", remedy="Correct it") from error
 
 
-def _check_slots(kind: type, name: str, found: Any, slots: tuple[str, ...], like: Tensor) -> None:
-    if not isinstance(found, tuple) or len(found) != len(slots):
-        held = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
+def _check_slots(kind: type, name: str, held: object, slots: tuple[str, ...], like: Tensor) -> None:
+    if not isinstance(held, tuple) or len(held) != len(slots):
+        returned = f"a tuple of {len(held)}" if isinstance(held, tuple) else type(held).__name__
         wanted = f"a tuple of {len(slots)}: {', '.join(slots)}" if slots else "(), since no slots are declared"
-        raise wrong(kind, name, f"returned {held} for its slots", remedy=f"Return {wanted}")
-    _check_vectors(kind, name, dict(zip(slots, found, strict=True)), like)
+        raise wrong(kind, name, f"returned {returned} for its slots", remedy=f"Return {wanted}")
+    _check_vectors(kind, name, dict(zip(slots, held, strict=True)), like)
 
 
-def _check_vectors(kind: type, name: str, found: dict[str, Any], like: Tensor) -> None:
-    for key, value in found.items():
+def _check_vectors(kind: type, name: str, vectors: Mapping[str, object], like: Tensor) -> None:
+    for key, value in vectors.items():
         if not isinstance(value, Tensor) or value.shape != like.shape or value.dtype != like.dtype:
             held = f"shape {tuple(value.shape)} and {value.dtype}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
             raise wrong(kind, name, f"returned {key} of {held}", remedy=f"Return a tensor of shape {tuple(like.shape)} and {like.dtype}")

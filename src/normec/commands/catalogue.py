@@ -18,8 +18,8 @@ def algorithms(
     from normec.algorithms.catalogue import rows
     from normec.terminal.catalogue import algorithm_lines, algorithm_table
 
-    found = rows()
-    answer(found, as_json, algorithm_table(found), *algorithm_lines(found))
+    known = rows()
+    answer(known, as_json, algorithm_table(known), *algorithm_lines(known))
 
 
 def datasets(
@@ -54,8 +54,8 @@ def datasets(
     file, assignments = split(source, None, None)
     data, seed = resolve_data(file, assignments, trust_code)
     with progress("reading the data"):
-        found = overview(load(data, Streams(seed)))
+        described = overview(load(data, Streams(seed)))
         if picture:
-            draw(found, picture)
-    lines = [*overview_lines(found), *([f"drawn: {picture}"] if picture else [])]
-    answer(found, as_json, overview_table(found), counts_table(found, width()), *lines)
+            draw(described, picture)
+    lines = [*overview_lines(described), *([f"drawn: {picture}"] if picture else [])]
+    answer(described, as_json, overview_table(described), counts_table(described, width()), *lines)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.table import Table
 
+from normec.algorithms.catalogue import AlgorithmRow
 
-def algorithm_table(rows: list[dict[str, Any]]) -> Table:
+
+def algorithm_table(rows: list[AlgorithmRow]) -> Table:
     """The registered algorithms and what a round of each costs."""
     table = Table(title="Algorithms", title_justify="left")
     for name in ("name", "year", "private", "memory", "up", "down"):
@@ -19,7 +19,7 @@ def algorithm_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def algorithm_lines(rows: list[dict[str, Any]]) -> list[str]:
+def algorithm_lines(rows: list[AlgorithmRow]) -> list[str]:
     """How to read the table, and the paper and the guarantee of each algorithm."""
     lines = [
         "private: messages are bounded, so that noise can protect them",
