@@ -42,13 +42,13 @@ class Chance(NamedTuple):
     means: str
 
     def test(self, evidence: Evidence, mechanism: Mechanism, error: float) -> Test:
-        found = self.statistic(evidence, mechanism)
+        finding = self.statistic(evidence, mechanism)
         return Test(
             name=self.name,
-            value=found and found.value,
+            value=finding and finding.value,
             expected=self.expected,
-            p_value=found and found.p_value,
-            flagged=found is not None and not found.p_value >= error,
+            p_value=finding and finding.p_value,
+            flagged=finding is not None and not finding.p_value >= error,
             means=self.means,
         )
 
@@ -105,8 +105,8 @@ def _each_coordinate(evidence: Evidence, mechanism: Mechanism) -> Finding:
 
 def _shape(evidence: Evidence, mechanism: Mechanism) -> Finding:
     numbers = evidence.noise.ravel()
-    found = stats.kstest(numbers[:: -(-len(numbers) // SORTED)], "norm")
-    return Finding(float(found.statistic), float(found.pvalue))
+    test = stats.kstest(numbers[:: -(-len(numbers) // SORTED)], "norm")
+    return Finding(float(test.statistic), float(test.pvalue))
 
 
 def _round_to_round(evidence: Evidence, mechanism: Mechanism) -> Finding:
@@ -124,13 +124,13 @@ def _any_two_rounds(evidence: Evidence, mechanism: Mechanism) -> Finding:
     norms = np.linalg.norm(noise, axis=1)
     with np.errstate(invalid="ignore"):  # a round without any noise gives NaN, which is flagged
         noise = noise / norms[:, None]
-    found = []
+    largest = []
     for start in range(0, rounds, ROUNDS_AT_ONCE):
         later = slice(start, start + ROUNDS_AT_ONCE)
         along = (noise[later] @ noise.T) * norms[later, None]
         along[np.arange(rounds)[None] >= np.arange(rounds)[later, None]] = 0.0
-        found.append(along.ravel()[np.argmax(np.abs(along))])
-    most = float(found[int(np.argmax(np.abs(found)))])
+        largest.append(along.ravel()[np.argmax(np.abs(along))])
+    most = float(largest[int(np.argmax(np.abs(largest)))])
     return Finding(most, float(np.minimum(1.0, rounds * (rounds - 1) * stats.norm.sf(abs(most)))))
 
 
@@ -222,15 +222,15 @@ def _overlap(evidence: Evidence, mechanism: Mechanism) -> Finding | None:
     """The number of clients of a cohort that return some rounds later, for each number of rounds."""
     if not _sampled(evidence, mechanism):
         return None
-    cohorts, found = evidence.cohorts, []
+    cohorts, scores = evidence.cohorts, []
     for later in range(1, min(len(cohorts), MOST_LATER + 1)):
         before, again = cohorts[:-later].sum(1), (cohorts[:-later] & cohorts[later:]).sum(1)
         if mechanism.sampling == "poisson":
             law = stats.binom(before, mechanism.rate)
         else:
             law = stats.hypergeom(cohorts.shape[1], before, cohorts[later:].sum(1))
-        found.append(float(_as_gaussian(law, again).sum()) / math.sqrt(len(again)))
-    return _most_extreme_gaussian(np.array(found))
+        scores.append(float(_as_gaussian(law, again).sum()) / math.sqrt(len(again)))
+    return _most_extreme_gaussian(np.array(scores))
 
 
 def _as_gaussian(law: Any, counts: np.ndarray) -> np.ndarray:

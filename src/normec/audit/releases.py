@@ -60,18 +60,18 @@ def released(algorithm: Algorithm, optimizer: ServerStep, before: Seen, after: S
         def next_slot(mean: Tensor, place: int = place) -> Tensor:
             return algorithm.server(slots, mean, rate)[1][place]
 
-        found = _affine(next_slot, x)
-        if found:
-            return _solved(found, slot, after.rounding(slot))
-    found = _affine(lambda mean: algorithm.server(slots, mean, rate)[0], x)
-    if not found:
+        coefficients = _affine(next_slot, x)
+        if coefficients:
+            return _solved(coefficients, slot, after.rounding(slot))
+    coefficients = _affine(lambda mean: algorithm.server(slots, mean, rate)[0], x)
+    if not coefficients:
         raise BadInput(
             "algorithm.name",
             ": neither a vector of its server nor its step shows the released mean, each coordinate by itself, as c₀ + c₁ · mean",
             value=algorithm.name,
             remedy="Audit another algorithm",
         )
-    return _solved(found, *_direction(optimizer, algorithm.server_lr, before, after))
+    return _solved(coefficients, *_direction(optimizer, algorithm.server_lr, before, after))
 
 
 def _solved(affine: tuple[Tensor, Tensor], value: Tensor, rounding: float) -> Released:

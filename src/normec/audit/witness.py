@@ -140,21 +140,21 @@ class Witness(Observer):
         Raises:
             NormecError: where it would show nothing.
         """
-        rounds, found = self.mechanism.rounds, [self.measured[k] for k in sorted(self.measured)]
-        if len(found) < 2 or self.first is None or self.last is None:
+        rounds, released = self.mechanism.rounds, [self.measured[k] for k in sorted(self.measured)]
+        if len(released) < 2 or self.first is None or self.last is None:
             trust = self.mechanism.trust
             cause = f" (privacy.min_honest={trust.min_honest})" if isinstance(trust, SecAgg) else ""
-            raise NormecError(f"the audit shows nothing: {len(found)} of {rounds} rounds released something{cause}, and two are needed")
-        if not any(one.present.any() for one in found):
-            raise NormecError(f"the audit shows nothing: no canary took part in {len(found)} rounds. Raise rounds, or --canaries")
+            raise NormecError(f"the audit shows nothing: {len(released)} of {rounds} rounds released something{cause}, and two are needed")
+        if not any(one.present.any() for one in released):
+            raise NormecError(f"the audit shows nothing: no canary took part in {len(released)} rounds. Raise rounds, or --canaries")
         d = len(self.last.server.x)
-        if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(found) * d)):
+        if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(released) * d)):
             share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
             remedy = "Add noise" if self._like.dtype == torch.float64 else "Use engine.dtype=float64"
             raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. {remedy}")
         cohorts = np.stack([self.cohorts[k][: self._honest] for k in sorted(self.departures)])
         ends, departure = (self.first, self.last), _largest(self.published, *self.departures.values())
-        return Evidence.of(found, cohorts, departure=departure, longest=self.longest, canaries=self.canaries, ends=ends)
+        return Evidence.of(released, cohorts, departure=departure, longest=self.longest, canaries=self.canaries, ends=ends)
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
         mechanism, cohort = self.mechanism, self.cohorts[k]
@@ -192,8 +192,8 @@ class Witness(Observer):
     def _departure(self, before: Seen, after: Seen, mean: Tensor) -> float:
         """The largest over the model and the server's vectors."""
         made = server_round(self.algorithm, self.optimizer, before.server, mean, self.mechanism.rate)
-        found = zip(made.vectors, before.server.vectors, after.server.vectors, strict=True)
-        return _largest(*(float((m - a).norm() / (after.unit * (STEP * (a - b).norm() + NORM * a.norm()) + 1e-30)) for m, b, a in found))
+        vectors = zip(made.vectors, before.server.vectors, after.server.vectors, strict=True)
+        return _largest(*(float((m - a).norm() / (after.unit * (STEP * (a - b).norm() + NORM * a.norm()) + 1e-30)) for m, b, a in vectors))
 
     def _messages(self, before: Seen, cohort: np.ndarray) -> Messages:
         """Recomputed in float64 from the clients' updates by the declared algorithm; moves their memories."""

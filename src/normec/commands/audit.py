@@ -58,8 +58,8 @@ def audit(
     verdict, evidence = prepared.verdict()
     if verdict.flagged:
         folder.save_summary({**trained.summary, "claim": f"{REFUTED} {trained.summary['claim']}"})
-    found = {**verdict.table(), "histograms": evidence.histograms()}
-    folder.save_audit(found)
-    answer(found, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")
+    content = {**verdict.table(), "histograms": evidence.histograms()}
+    folder.save_audit(content)
+    answer(content, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")
     if verdict.flagged:
         raise typer.Exit(FLAGGED)

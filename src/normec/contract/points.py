@@ -6,10 +6,10 @@ clients' `v`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -180,9 +180,9 @@ def seeds_decide(algorithm: Algorithm) -> None:
     _require(6, algorithm, not torch.equal(first["x"], other["x"]), "another seed gives the same run")
     _require(6, algorithm, are_equal(first, small_run(algorithm, order=np.arange(CLIENTS)[::-1])), "the order of the clients matters")
     if not _draws(algorithm):
-        still: dict[str, Any] = {"participation": Full(), "privacy": Privacy(trust="none")}
-        renamed = small_run(algorithm, centres=CENTRES[::-1].copy(), **still)["x"]
-        _require(6, algorithm, is_close(small_run(algorithm, **still)["x"], renamed), "the names of the clients matter")
+        still = functools.partial(small_run, algorithm, participation=Full(), privacy=Privacy(trust="none"))
+        renamed = still(centres=CENTRES[::-1].copy())["x"]
+        _require(6, algorithm, is_close(still()["x"], renamed), "the names of the clients matter")
 
 
 def _draws(algorithm: Algorithm) -> bool:
@@ -272,6 +272,6 @@ POINTS: tuple[Callable[[Algorithm], None], ...] = (
 )
 
 
-def _require(number: int, algorithm: Algorithm, kept: bool, found: str) -> None:
+def _require(number: int, algorithm: Algorithm, kept: bool, problem: str) -> None:
     if not kept:
-        raise ContractBroken(f"{algorithm.name} breaks point {number} of the contract: {found}.")
+        raise ContractBroken(f"{algorithm.name} breaks point {number} of the contract: {problem}.")

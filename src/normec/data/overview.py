@@ -50,7 +50,7 @@ class ClassesHeld(TypedDict):
     max: int
 
 
-class ClientRow(TypedDict):
+class ClientData(TypedDict):
     """What one client has. counts: samples of each class."""
 
     client: int | str
@@ -74,7 +74,7 @@ class Overview(TypedDict):
     heterogeneity: float | None
     heterogeneity_by_chance: float | None
     classes_per_client: ClassesHeld | None
-    by_client: list[ClientRow]
+    by_client: list[ClientData]
     notes: list[str]
 
 

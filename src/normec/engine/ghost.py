@@ -38,15 +38,15 @@ class Ghost:
         self._values.clear()
         parts, places = self.stack.parts(vectors), self.stack.parts(total)
         values = self.stack.forward(parts, features)
-        squares, found = torch.zeros_like(weights, dtype=torch.float64), []
+        squares, layers = torch.zeros_like(weights, dtype=torch.float64), []
         for layer, x, error in self.stack.backward(parts, values, of_samples(values[-1], targets)):
             x, error = self._values.copy(x, fill=LINE), self._values.copy(error)
             squares.addcmul_(self._squared_norms(error), self._squared_norms(x).add_(layer.bias is not None))
-            found.append((layer, x, error))
+            layers.append((layer, x, error))
         broken = ~squares.isfinite()[:, None]
         some = bool(broken.any())
         factors = self.operator.factors(squares.sqrt_(), torch.float64).mul_(weights)[:, None]
-        for layer, x, error in found:
+        for layer, x, error in layers:
             if some:  # their factor is 0, and 0 · ∞ is not 0
                 x.masked_fill_(broken, 0.0)
                 error.masked_fill_(broken, 0.0)

@@ -86,16 +86,16 @@ def _computes(choice: Choice, model: FlatModel, samples: tuple[Tensor, Tensor], 
     features, targets = (each.expand(2 if choice.together else 1, *each.shape) for each in samples)
     vectors = model.vector.clone().expand(len(features), -1)
     weights = torch.ones(features.shape[:2], dtype=vectors.dtype, device=vectors.device)
-    found, expected = (torch.zeros(vectors.shape, dtype=torch.float64, device=vectors.device) for _ in range(2))
+    tried, expected = (torch.zeros(vectors.shape, dtype=torch.float64, device=vectors.device) for _ in range(2))
     OneByOne(model, operator).add(expected, vectors, features, targets, weights)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            choice.bound_to(model, operator).add(found, vectors, features, targets, weights)
+            choice.bound_to(model, operator).add(tried, vectors, features, targets, weights)
     except FAILURES:  # whatever a user's module or loss raises
         return False
     scale = float(expected.abs().max())
-    return model.stochastic or torch.allclose(found, expected, rtol=0, atol=ALLOWED * scale)
+    return model.stochastic or torch.allclose(tried, expected, rtol=0, atol=ALLOWED * scale)
 
 
 class BoundedSum:

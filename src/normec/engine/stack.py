@@ -92,10 +92,10 @@ def of_samples(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def written_out(model: FlatModel, sample: torch.Size) -> AddGradients | None:
     """The gradient function of a model that is such a stack, for samples of this shape; None for any other model."""
-    found = stack_of(model, sample)
-    if found is None or hasattr(model.module, "penalty"):
+    held = stack_of(model, sample)
+    if held is None or hasattr(model.module, "penalty"):
         return None
-    stack = found
+    stack = held  # whose type an inner function keeps
 
     def add_gradients(total: Tensor, vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor | None) -> None:
         parts, places = stack.parts(vectors), stack.parts(total)

@@ -44,9 +44,9 @@ def walk(x: Tensor, tasks: Sequence[Task], steps: int, add: Callable[[Tensor, Te
 
 def groups(tasks: Sequence[Task], fill: bool) -> dict[Shape, list[int]]:
     """The positions of the tasks that step together, by the shape that theirs are filled up to. fill: whether they may be."""
-    found = _groups(tasks, _exact)
-    if len(found) <= MOST_GROUPS or not fill:
-        return found
+    exact = _groups(tasks, _exact)
+    if len(exact) <= MOST_GROUPS or not fill:
+        return exact
     return _groups(tasks, rounded) if tasks[0].steps.divisor is None else _groups_by_expected_size(tasks)
 
 

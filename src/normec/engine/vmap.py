@@ -89,14 +89,14 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
         return "it has convolutions or recurrent layers"
     batches: list[Batch] = [slice(0, 5), slice(1, 8)]  # which are filled up to 6 and 8
     tasks = [Task("probe", 0, samples, batches, LocalSteps(0.1), lambda: 0)] * 2
-    found, expected = (torch.empty(2, len(x), dtype=x.dtype, device=x.device) for _ in range(2))
+    tried, expected = (torch.empty(2, len(x), dtype=x.dtype, device=x.device) for _ in range(2))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             gradients = _gradients(model, samples[0].shape[1:])
             shape = (6, 8) if model.plain_cross_entropy else shape_of(tasks[0])
             model.enter(x, training=True)
-            found[:] = _together(gradients, x, tasks, shape)
+            tried[:] = _together(gradients, x, tasks, shape)
     except FAILURES as error:
         return _short(error)
     if Loop().updates(model, x, tasks, 0, expected, torch.empty(2, 0)):  # which the run says better, of its own client
@@ -104,7 +104,7 @@ def suits(model: FlatModel, x: Tensor, samples: tuple[Tensor, Tensor]) -> str | 
     if not bool(expected.isfinite().all()):
         return "its first updates are not finite"
     scale = float(expected.abs().max())
-    return None if torch.allclose(found, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
+    return None if torch.allclose(tried, expected, rtol=0, atol=1e-4 * scale + 1e-30) else "it computes something else under vmap"
 
 
 def _short(error: BaseException) -> str:
@@ -146,8 +146,8 @@ def outputs_as_function(model: FlatModel) -> Callable[[Sequence[Tensor], Tensor]
 
     def outputs(parts: Sequence[Tensor], features: Tensor) -> Tensor:
         values = {name: part for names, part in zip(places, parts, strict=True) for name in names}
-        found: Tensor = functional_call(model.module, values, (features,), tie_weights=False)
-        return found
+        named: Tensor = functional_call(model.module, values, (features,), tie_weights=False)
+        return named
 
     return outputs
 

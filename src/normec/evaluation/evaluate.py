@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, overload
+from collections.abc import Hashable, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normec.data import Federation
 from normec.errors import FAILURES, BadInput, TrainingFailed, nearest, some_of
-from normec.evaluation.losses import SAMPLES_AT_ONCE, client_losses, mean_losses, spans
+from normec.evaluation.losses import SAMPLES_AT_ONCE, client_losses
 from normec.evaluation.metrics import SMALLER_IS_BETTER, Metric, NamedMetric, built, result, update
 from normec.models import FlatModel, Reading
 from normec.settings import Count, Settings, Text
@@ -79,6 +79,15 @@ class Evaluation(Settings):
         return bool(said)
 
 
+class ScoresRow(TypedDict):
+    """Scores as metrics.jsonl holds them. metrics: of a run that has any."""
+
+    train_loss: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    metrics: NotRequired[dict[str, float | None]]
+
+
 class Scores(NamedTuple):
     """train_loss: mean over the clients with samples of each one's mean loss. test_*: pooled, None without a test set.
 
@@ -92,10 +101,10 @@ class Scores(NamedTuple):
     metrics: dict[str, float | None] | None = None
     broken: tuple[Hashable, ...] = ()
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> ScoresRow:
         """The scores as metrics.jsonl holds them."""
-        left_out = {"broken"} if self.metrics else {"broken", "metrics"}
-        return {name: value for name, value in self._asdict().items() if name not in left_out}
+        row: ScoresRow = {"train_loss": self.train_loss, "test_loss": self.test_loss, "test_accuracy": self.test_accuracy}
+        return {**row, "metrics": self.metrics} if self.metrics else row
 
 
 @torch.no_grad()
@@ -114,9 +123,9 @@ def evaluate(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[
     counted = losses[losses.isfinite()] if drop_broken else losses
     holders = np.flatnonzero(federation.sizes)
     broken = () if drop_broken else tuple(federation.ids[holder] for holder in holders[~losses.isfinite().cpu().numpy()])
-    found = {name: result(name, metric) for name, metric in metrics.items()} if federation.test else None
+    others = {name: result(name, metric) for name, metric in metrics.items()} if federation.test else None
     train_loss = float(counted.mean()) if len(counted) else None
-    return Scores(train_loss=train_loss, test_loss=test_loss, test_accuracy=test_accuracy, metrics=found, broken=broken)
+    return Scores(train_loss=train_loss, test_loss=test_loss, test_accuracy=test_accuracy, metrics=others, broken=broken)
 
 
 def refuse_broken(scores: Scores, rounds_done: int, clients: int) -> None:
@@ -133,88 +142,6 @@ def refuse_broken(scores: Scores, rounds_done: int, clients: int) -> None:
     for name, value, because, data in (("training", scores.train_loss, whose, of), ("test", scores.test_loss, "", "")):
         if value is not None and not math.isfinite(value):
             raise TrainingFailed(f"round {rounds_done}: the {name} loss is {value}{because}. {remedy.format(data)}.")
-
-
-@torch.no_grad()
-def by_client(model: FlatModel, x: Tensor, federation: Federation) -> ByClient:
-    """How each client fares."""
-    owners = np.zeros(0, dtype=np.int64) if federation.test is None or federation.test_owners is None else federation.test_owners
-    order, held = np.argsort(owners, kind="stable"), np.bincount(owners, minlength=len(federation))
-    ends, found = np.cumsum(held), ByClient(federation.ids, federation.sizes, held)
-    if federation.test is None:
-        return found
-    for first, last in spans(held, alone=model.mixes_samples):
-        tested = first + np.flatnonzero(held[first:last])
-        own = torch.from_numpy(order[ends[first] - held[first] : ends[last - 1]]).to(x.device)
-        features, targets = federation.test[0][own], federation.test[1][own]
-        if len(tested) == 1:
-            scores = [_mean_scores(model, x, features, targets, {})]
-        else:
-            outputs = model.outputs(x, features)
-            losses = mean_losses(model, outputs, targets, held[tested]).tolist()
-            parts = [torch.split(each, held[tested].tolist()) for each in (outputs, targets)]
-            scores = [(loss, _share(*model.reading.right(*part))) for loss, *part in zip(losses, *parts, strict=True)]
-        found.test_loss[tested], found.test_accuracy[tested] = np.array(scores, dtype=np.float64).T  # None becomes NaN
-    return found
-
-
-class ByClient(Sequence[dict[str, Any]]):
-    """The rows of `by_client`: a client's id, its numbers of training and test samples, and its test loss and accuracy (None without any).
-
-    Rows are made when they are asked for, since a million of them are large. ids, train_samples, test_samples: of the M clients.
-    """
-
-    def __init__(self, ids: tuple[Hashable, ...], train_samples: np.ndarray, test_samples: np.ndarray) -> None:
-        self.ids, self.train_samples, self.test_samples = ids, train_samples, test_samples
-        self.test_loss, self.test_accuracy = np.full((2, len(ids)), math.nan)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(index, slice):
-            return list(self._rows(index))
-        return next(self._rows(slice(index, index + 1 or None)))
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self._rows(slice(None))
-
-    def _rows(self, of: slice) -> Iterator[dict[str, Any]]:
-        numbers = (self.train_samples, self.test_samples, self.test_loss, self.test_accuracy)
-        for client, train, test, loss, accuracy in zip(self.ids[of], *(each[of].tolist() for each in numbers), strict=True):
-            yield {
-                "client": client if isinstance(client, str | int) else str(client),
-                "train_samples": train,
-                "test_samples": test,
-                "test_loss": loss if math.isfinite(loss) else None,
-                "test_accuracy": None if math.isnan(accuracy) else accuracy,
-            }
-
-
-def spread(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """How differently the clients of `by_client` fare: mean, median, best and the mean of the worst tenth of their accuracies (of their
-    losses where nothing is classified); None where no client has test data.
-    """
-    tested = [(row["test_accuracy"], row["test_loss"]) for row in rows if row["test_samples"]]
-    classifies = bool(tested) and all(accuracy is not None for accuracy, _ in tested)
-    kind = "test_accuracy" if classifies else "test_loss"
-    values = np.sort([value for accuracy, loss in tested if (value := accuracy if classifies else loss) is not None])
-    if not len(values):
-        return None
-    worst_first = values if kind == "test_accuracy" else values[::-1]
-    return {
-        "metric": kind,
-        "clients": len(values),
-        "clients_without_test_samples": len(rows) - len(tested),
-        "mean": float(values.mean()),
-        "median": float(np.median(values)),
-        "worst_decile": float(worst_first[: math.ceil(len(values) / 10)].mean()),
-        "best": float(worst_first[-1]),
-    }
 
 
 @torch.no_grad()
@@ -241,10 +168,10 @@ def _test(model: FlatModel, x: Tensor, federation: Federation, metrics: dict[str
         return None, None
     for metric in metrics.values():
         metric.reset()
-    return _mean_scores(model, x, *federation.test, metrics)
+    return mean_scores(model, x, *federation.test, metrics)
 
 
-def _mean_scores(model: FlatModel, x: Tensor, features: Tensor, labels: Tensor, metrics: dict[str, Metric]) -> tuple[float, float | None]:
+def mean_scores(model: FlatModel, x: Tensor, features: Tensor, labels: Tensor, metrics: dict[str, Metric]) -> tuple[float, float | None]:
     """The mean loss of some samples and the share of right classes, None where nothing is classified; the metrics take them in."""
     loss, right, counted = 0.0, 0, 0
     for outputs, targets in _batches(model, x, features, labels):
@@ -253,7 +180,7 @@ def _mean_scores(model: FlatModel, x: Tensor, features: Tensor, labels: Tensor, 
         right, counted = right + hits, counted + held
         for name, metric in metrics.items():
             update(name, metric, model.reading, outputs, targets)
-    return loss / len(labels), _share(right, counted)
+    return loss / len(labels), share(right, counted)
 
 
 def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -263,5 +190,6 @@ def _batches(model: FlatModel, x: Tensor, features: Tensor, targets: Tensor) -> 
         yield model.outputs(x, features[chosen]), targets[chosen]
 
 
-def _share(right: int, counted: int) -> float | None:
+def share(right: int, counted: int) -> float | None:
+    """The share of right classes; None where nothing was to be classified."""
     return right / counted if counted else None

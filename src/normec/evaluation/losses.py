@@ -26,8 +26,8 @@ def client_losses(model: FlatModel, x: Tensor, federation: Federation, tolerant:
     Raises:
         ModelFailed: where it fails on a client's samples, naming it; not with `tolerant`.
     """
-    found = [_losses(model, x, federation, first, last, tolerant) for first, last in spans(federation.sizes, alone=model.mixes_samples)]
-    return torch.cat(found).double()
+    losses = [_losses(model, x, federation, first, last, tolerant) for first, last in spans(federation.sizes, alone=model.mixes_samples)]
+    return torch.cat(losses).double()
 
 
 def _losses(model: FlatModel, x: Tensor, federation: Federation, first: int, last: int, tolerant: bool) -> Tensor:
@@ -49,7 +49,7 @@ def mean_losses(model: FlatModel, outputs: Tensor, targets: Tensor, sizes: np.nd
 
     Those of few samples under the plain cross-entropy are taken at once, in the very steps of the loss itself.
     """
-    found = outputs.new_empty(len(sizes))
+    means = outputs.new_empty(len(sizes))
     at_once = sizes < FEW_SAMPLES if _plain_cross_entropy(model, outputs, targets) else np.zeros(len(sizes), dtype=bool)
     starts = np.cumsum(sizes) - sizes
     each = functional.cross_entropy(outputs, targets, reduction="none") if at_once.any() else outputs
@@ -58,11 +58,11 @@ def mean_losses(model: FlatModel, outputs: Tensor, targets: Tensor, sizes: np.nd
         total = torch.zeros(int(chosen.sum()), dtype=each.dtype, device=each.device)
         for place in (*range(1, size), 0):
             total += each[torch.from_numpy(starts[chosen] + place).to(each.device)]
-        found[torch.from_numpy(chosen).to(each.device)] = total / size
+        means[torch.from_numpy(chosen).to(each.device)] = total / size
     for client in np.flatnonzero(~at_once).tolist():
         own = slice(int(starts[client]), int(starts[client] + sizes[client]))
-        found[client] = _objective(model, outputs[own], targets[own])
-    return found
+        means[client] = _objective(model, outputs[own], targets[own])
+    return means
 
 
 def _objective(model: FlatModel, outputs: Tensor, targets: Tensor) -> Tensor:

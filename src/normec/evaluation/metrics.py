@@ -69,13 +69,13 @@ class R2:
         self.errors: Tensor | float = 0.0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        y, found = targets.double().flatten(1) if targets.ndim > 1 else targets.double()[:, None], outputs.double()
+        y, estimates = targets.double().flatten(1) if targets.ndim > 1 else targets.double()[:, None], outputs.double()
         if not self.samples:
             self.origin = y[0]  # near the numbers, so that their squares do not cancel
         self.samples += len(y)
         self.sums = self.sums + (y - self.origin).sum(0)
         self.squares = self.squares + (y - self.origin).square().sum(0)
-        self.errors = self.errors + (found.reshape(y.shape) - y).square().sum(0)
+        self.errors = self.errors + (estimates.reshape(y.shape) - y).square().sum(0)
 
     def compute(self) -> float:
         sums, squares, errors = (torch.as_tensor(each) for each in (self.sums, self.squares, self.errors))
@@ -97,15 +97,15 @@ def built(chosen: list[NamedMetric], reading: Reading, classes: int | None, labe
     if reading.left_out:
         offered["ignore_index"] = reading.ignored[0]
     names = [each.label for each in chosen]
-    found = {each.name if names.count(each.label) > 1 else each.label: _made(each, offered, reading, classes) for each in chosen}
-    return found | ({"rmse": RMSE(), "r2": R2()} if reading.kind == "numbers" else {})
+    made = {each.name if names.count(each.label) > 1 else each.label: _made(each, offered, reading, classes) for each in chosen}
+    return made | ({"rmse": RMSE(), "r2": R2()} if reading.kind == "numbers" else {})
 
 
 def _made(chosen: NamedMetric, offered: dict[str, Any], reading: Reading, classes: int | None) -> Metric:
     kind, path = load_object("evaluation.metrics", chosen.name), chosen.name
     try:
         if not isinstance(kind, type) and _is_metric(kind) and not chosen.arguments:
-            metric = copy.deepcopy(kind)  # an object, made already
+            metric: Metric = copy.deepcopy(kind)  # an object, made already
         else:
             asked = inspect.signature(kind.__new__ if "__new__" in vars(kind) else kind).parameters
             metric = kind(**({name: value for name, value in offered.items() if name in asked} | chosen.arguments))
@@ -118,12 +118,11 @@ def _made(chosen: NamedMetric, offered: dict[str, Any], reading: Reading, classe
     if _wants(metric) == "Binary" and not (reading.kind == "score" or (reading.kind == "classes" and classes == 2)):
         held = f"{classes} classes" if reading.kind == "classes" else "no two classes"
         raise BadInput("evaluation.metrics", f": {path} is of two classes, and the model names {held}", remedy="Name another metric")
-    found: Metric = metric
-    return found
+    return metric
 
 
-def _is_metric(found: Any) -> bool:
-    return all(callable(getattr(found, name, None)) for name in ("update", "compute", "reset"))
+def _is_metric(candidate: object) -> bool:
+    return all(callable(getattr(candidate, name, None)) for name in ("update", "compute", "reset"))
 
 
 def _wants(metric: Metric) -> str | None:
@@ -171,7 +170,7 @@ def result(name: str, metric: Metric) -> float | None:
         BadInput: where it gives no number.
     """
     try:
-        found = float(metric.compute())
+        value = float(metric.compute())
     except Exception as error:  # whatever a foreign class raises
         raise BadInput("evaluation.metrics", f": {name} gives no number ({error})", remedy="Name another metric") from error
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None

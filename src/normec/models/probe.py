@@ -72,7 +72,7 @@ def _check_shape(model: FlatModel, outputs: Tensor, targets: Tensor, classes: in
 
 def _fit(model: FlatModel, outputs: Tensor, targets: Tensor) -> Fit:
     """The first form of the targets with which a step can be taken; before others one in which each target meets its own output."""
-    found: list[Fit] = []
+    fitting: list[Fit] = []
     problem: BaseException | None = None
     for fit in fits(outputs, targets):
         given = targets if fit == Fit() else fit(targets, model.vector.dtype)
@@ -86,12 +86,12 @@ def _fit(model: FlatModel, outputs: Tensor, targets: Tensor) -> Fit:
         except FAILURES as error:  # whatever a user's loss raises
             problem = problem or error
             continue
-        found.append(fit)
+        fitting.append(fit)
         if not mixes(model.loss, outputs.detach(), given):
             return fit
-    if not found and problem:
+    if not fitting and problem:
         raise problem
-    return found[0]
+    return fitting[0]
 
 
 def _mixes(module: nn.Module, features: Tensor, outputs: Tensor) -> bool:

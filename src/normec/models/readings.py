@@ -116,8 +116,8 @@ def reading_of(loss: Loss, outputs: Tensor, targets: list[Tensor], classes: int 
         for axis in one.axes(classes):
             passed_over = one.passed_over(classes, axis)
             if passed_over is not None:
-                found = Reading("classes", axis, ignored=tuple(sorted({ignore_index(loss), *passed_over})))
-                return found._replace(left_out=not all(bool(found.counted(each).all()) for each in targets))
+                reading = Reading("classes", axis, ignored=tuple(sorted({ignore_index(loss), *passed_over})))
+                return reading._replace(left_out=not all(bool(reading.counted(each).all()) for each in targets))
     if not one.alike:
         return Reading()
     for pair in PAIRS:
@@ -254,7 +254,7 @@ class Trial:
             with warnings.catch_warnings(), torch.enable_grad():
                 warnings.simplefilter("ignore")
                 loss = self.loss(moved, target)
-                (found,) = torch.autograd.grad(loss, moved, allow_unused=True, materialize_grads=True)
+                (gradient,) = torch.autograd.grad(loss, moved, allow_unused=True, materialize_grads=True)
         except Exception:  # whatever a user's loss raises on what it does not take
             return None
-        return found
+        return gradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,7 +233,7 @@ class RunFolder:
         """Writes run.toml, from which the run can be repeated."""
         write_atomically(self.config, with_last_line(text).encode)
 
-    def save_clients(self, rows: Iterable[dict[str, Any]]) -> None:
+    def save_clients(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Writes how each client fares, which only a simulation can know."""
         encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # once, for a million rows
         text = f'{{"simulation_only": [{", ".join(map(encode, rows))}]}}'

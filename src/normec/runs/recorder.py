@@ -15,6 +15,7 @@ from normec.engine import ClientStatistics, Ranks
 from normec.engine.memory import Memory, merged
 from normec.errors import TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
+from normec.evaluation.evaluate import ScoresRow
 from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import Mechanism
 from normec.runs.best import Best
@@ -193,7 +194,7 @@ class Recorder:
         seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.server.x.device)
         return gradient(self.plan.model, state.server.x, self.plan.federation)
 
-    def _scores(self, state: State) -> dict[str, Any]:
+    def _scores(self, state: State) -> ScoresRow:
         """The losses and metrics, or nulls in a round that is not evaluated."""
         if state.rounds_done % self.plan.experiment.engine.eval_every and not self._last(state):
             return Scores(metrics=dict.fromkeys(self.plan.metrics)).row()

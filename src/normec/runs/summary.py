@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from normec.evaluation import spread
+from normec.evaluation.clients import ClientScores
 from normec.runs.experiment import Plan
 from normec.runs.journal import RunJournal
 from normec.theory.guarantees import guarantee
@@ -23,7 +24,7 @@ class End(NamedTuple):
     given_up: int
     exposure: Tensor
     theory: dict[str, Any] | None
-    clients: Sequence[dict[str, Any]]
+    clients: Sequence[ClientScores]
     best: dict[str, Any] | None = None
 
 
