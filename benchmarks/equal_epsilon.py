@@ -19,6 +19,7 @@ from normec.config import merge
 from normec.runs.record import Record
 from normec.settings import Tree
 from normec.studies.grid import Point
+from normec.studies.rows import SweepRow
 from normec.studies.sweep import Sweep
 from normec.terminal.console import runs_going_on
 
@@ -70,7 +71,7 @@ def points(data: str, tries: dict[str, list[Tree]], seeds: list[int]) -> dict[st
     return found
 
 
-def trained(runs: dict[str, Point], folder: Path, workers: int) -> list[dict[str, Any]]:
+def trained(runs: dict[str, Point], folder: Path, workers: int) -> list[SweepRow]:
     """The rows of a sweep over these runs."""
     sweep = Sweep(BASE, runs)
     with runs_going_on(len(runs), sweep.rounds) as told:

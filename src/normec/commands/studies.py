@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from normec.commands.answers import TrustCode, answer, split
 from normec.errors import BadInput, Interrupted, NormecError, plural
 
 if TYPE_CHECKING:
+    from normec.studies.rows import SweepRow
     from normec.studies.sweep import Sweep
 
 
@@ -71,7 +72,7 @@ def sweep(
     _fail_if_any(rows)
 
 
-def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any]]:
+def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[SweepRow]:
     """The rows of a sweep, which Ctrl-C ends with checkpoints."""
     from normec.terminal.console import runs_going_on
 
@@ -84,7 +85,7 @@ def _run(chosen: Sweep, folder: Path, workers: int | None) -> list[dict[str, Any
         raise NormecError(f"{error}. What was saved is intact; the same command resumes") from None
 
 
-def _fail_if_any(rows: list[dict[str, Any]]) -> None:
+def _fail_if_any(rows: list[SweepRow]) -> None:
     failed = sum(row["status"] == "failed" for row in rows)
     if failed:
         raise NormecError(f"{failed} of {plural(len(rows), 'run')} failed, for the reasons above")
@@ -106,12 +107,12 @@ def paper(
     from normec.config import parse_assignments
     from normec.data.picture import check
     from normec.files import making
-    from normec.studies.paper.experiments import FIGURES, NOISES, SCALES, Experiments
+    from normec.studies.paper.experiments import FIGURES, NOISE_READINGS, SCALES, Experiments
     from normec.studies.paper.pictures import caption, collect, save
     from normec.terminal.console import progress, show
     from normec.terminal.runs import sweep_names, sweep_table
 
-    for name, value, known in (("FIGURE", figure, FIGURES), ("--scale", scale, SCALES), ("--noise", noise, NOISES)):
+    for name, value, known in (("FIGURE", figure, FIGURES), ("--scale", scale, SCALES), ("--noise", noise, NOISE_READINGS)):
         if value not in known:
             raise BadInput(name, "is not known", value=value, remedy=f"Use {', '.join(known[:-1])} or {known[-1]}")
     with progress("preparing the runs"):
@@ -123,6 +124,6 @@ def paper(
     rows = _run(chosen, folder, workers)
     show(sweep_table(rows, chosen.target), *sweep_names(rows))
     _fail_if_any(rows)
-    found = collect(experiments, figure, folder)  # type: ignore[arg-type]
-    paths = save(found, folder)
-    show(*caption(found), f"drawn: {', '.join(map(str, paths))}")
+    content = collect(experiments, figure, folder)  # type: ignore[arg-type]
+    paths = save(content, folder)
+    show(*caption(content), f"drawn: {', '.join(map(str, paths))}")

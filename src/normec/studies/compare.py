@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -27,14 +26,15 @@ from normec.runs.record import Record
 from normec.settings import Tree, difference, flat
 from normec.studies.contenders import Contender, edges, spread
 from normec.studies.grid import Point
-from normec.studies.outcomes import judged_by, largest, mean, rose, score, standard_error, values
+from normec.studies.outcomes import ComparisonRow, Promised, judged_by, largest, mean, rose, score, standard_error, values
+from normec.studies.rows import SweepRow
 from normec.studies.sweep import Sweep, open_folder
 from normec.theory.guarantees import guarantee
 
 TUNING_SEEDS_FROM = 1000
 """Tuning uses seed + 1000, which no result uses: other cohorts and noise, and for drawn partitions another split."""
 MARKER = "compare.toml"
-Trained = Callable[[Sweep, Path], list[dict[str, Any]]]
+Trained = Callable[[Sweep, Path], list[SweepRow]]
 """Trains a sweep in a folder, and returns its rows."""
 
 
@@ -103,7 +103,7 @@ class Comparison:
         return tuple(Contender.named(name, self.settings.get(name, {})) for name in self.algorithms)
 
     @cached_property
-    def promises(self) -> dict[str, dict[str, Any]]:
+    def promises(self) -> dict[str, Promised]:
         """The promise of a run of each algorithm, which does not depend on its outcome.
 
         Raises:
@@ -127,15 +127,15 @@ class Comparison:
         key = hashlib.blake2b(json.dumps(self.source, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
         return Path("runs") / f"compare-{key}"
 
-    def config(self, contender: Contender, found: Tree, seed: int) -> RunConfig:
+    def config(self, contender: Contender, chosen: Tree, seed: int) -> RunConfig:
         """The configuration of one run."""
-        return RunConfig.from_tree(merge(self.base, contender.changes(self.base, found, seed)))
+        return RunConfig.from_tree(merge(self.base, contender.changes(self.base, chosen, seed)))
 
     def points(self, contender: Contender) -> list[dict[str, float]]:
         """The settings that the search tries for a contender."""
         return spread(contender.searched(self.config(contender, {}, self.seed)), self.tries)
 
-    def run(self, folder: Path, trained: Trained) -> list[dict[str, Any]]:
+    def run(self, folder: Path, trained: Trained) -> list[ComparisonRow]:
         """Trains the runs that are not finished yet; returns one row per contender, also written to comparison.json.
 
         Raises:
@@ -143,9 +143,9 @@ class Comparison:
         """
         open_folder(folder, MARKER, "a comparison")
         marker, text = folder / MARKER, tomli_w.dumps(self.source)
-        found = difference(read_toml(marker), json.loads(json.dumps(self.source))) if marker.is_file() else None
-        if found:
-            raise BadInput("out", f": {folder} holds another comparison ({found})", remedy="Choose another folder")
+        unlike = difference(read_toml(marker), json.loads(json.dumps(self.source))) if marker.is_file() else None
+        if unlike:
+            raise BadInput("out", f": {folder} holds another comparison ({unlike})", remedy="Choose another folder")
         write_atomically(marker, text.encode)
         tuning = trained(self._sweep(self._tuning_runs()), folder / "tuning") if self.tries else []
         chosen = {each.name: self._best(each, tuning) for each in self.contenders}
@@ -175,16 +175,14 @@ class Comparison:
             for seed in range(self.seed, self.seed + self.seeds)
         }
 
-    def _best(self, contender: Contender, tuning: list[dict[str, Any]]) -> Tree:
+    def _best(self, contender: Contender, tuning: list[SweepRow]) -> Tree:
         """The try that did best, by the final score of `judged_by`; none where all failed."""
         points = self.points(contender) if self.tries else []
         _, key, sign = judged_by(tuning)
         scores = [score(row, key, sign) for row in _of(contender, tuning)]
         return dict(points[scores.index(max(scores))]) if max(scores, default=-math.inf) > -math.inf else {}
 
-    def _row(
-        self, contender: Contender, chosen: Tree, tuning: list[dict[str, Any]], ends: list[dict[str, Any]], folder: Path
-    ) -> dict[str, Any]:
+    def _row(self, contender: Contender, chosen: Tree, tuning: list[SweepRow], ends: list[SweepRow], folder: Path) -> ComparisonRow:
         of_seeds, of_tries = _of(contender, ends), _of(contender, tuning)
         done = [Record.read(folder / row["run"]) for row in of_seeds if row["status"] == "done"]
         config = self.config(contender, chosen, self.seed)
@@ -230,7 +228,7 @@ class Comparison:
         return shlex.join(["normec", "train", *words])
 
 
-def _promise(name: str, config: RunConfig) -> dict[str, Any]:
+def _promise(name: str, config: RunConfig) -> Promised:
     if config.privacy.trust != "none" and math.isinf(config.algorithm.operator.bound):
         raise BadInput(
             "algorithms",
@@ -253,7 +251,7 @@ def _run_name(contender: Contender, tail: str) -> str:
     return f"{contender.name.replace(':', '-')}_{tail}"
 
 
-def _of(contender: Contender, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of(contender: Contender, rows: list[SweepRow]) -> list[SweepRow]:
     """Those rows of a sweep that are runs of a contender."""
     return [row for row in rows if row["run"].rpartition("_")[0] == _run_name(contender, "").removesuffix("_")]
 

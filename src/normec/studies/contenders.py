@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from normec.algorithms import Algorithm, algorithm_kind
 from normec.algorithms.server_steps import SERVER_STEPS
@@ -52,12 +52,12 @@ class Contender(NamedTuple):
         own = {name: _rounded(step.searched(ends) if name == "server_lr" else ends) for name, ends in tuned.items()}
         return own | self.ranges
 
-    def changes(self, base: Tree, found: Tree, seed: int) -> Tree:
-        """The changes of its run to the configuration that all share. found: the settings that a search has found.
+    def changes(self, base: Tree, chosen: Tree, seed: int) -> Tree:
+        """The changes of its run to the configuration that all share. chosen: the settings that a search has chosen.
 
         An algorithm that takes one gradient per round has local.steps = 1.
         """
-        changes: Tree = {"algorithm": {**self.algorithm, **found}, "seed": seed}
+        changes: Tree = {"algorithm": {**self.algorithm, **chosen}, "seed": seed}
         if self.server:
             changes["server"] = self.server
         local = base.get("local", {})
@@ -95,11 +95,14 @@ def spread(ends: dict[str, tuple[float, float]], tries: int) -> list[dict[str, f
     return [{name: float(f"{value:.3g}") for name, value in zip(ends, point, strict=True)} for point in points]
 
 
-def edges(chosen: Tree, points: list[dict[str, float]]) -> dict[str, str]:
+Edge = Literal["smallest", "largest"]
+
+
+def edges(chosen: Tree, points: list[dict[str, float]]) -> dict[str, Edge]:
     """The chosen settings that are the smallest or the largest of their tries, beyond which a better one may lie."""
-    found: dict[str, str] = {}
+    outermost: dict[str, Edge] = {}
     for name, value in chosen.items():
         values: list[Any] = [point[name] for point in points]
         if min(values) < max(values) and value in (min(values), max(values)):
-            found[name] = "smallest" if value == min(values) else "largest"
-    return found
+            outermost[name] = "smallest" if value == min(values) else "largest"
+    return outermost

@@ -39,16 +39,16 @@ def expand(tree: Tree) -> dict[str, Point]:
     if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
         raise BadInput("case", value=cases, must="be tables of settings", remedy="Write [[case]] above each")
     base, common = _split(tree)
-    found = [
+    combinations = [
         fixed | dict(zip(lists, point, strict=True))
         for fixed, own in map(_split, cases)
         for lists in [{key: values for key, values in common.items() if key not in fixed} | own]
         for point in itertools.product(*lists.values())
     ]
-    short = _short_names({key for changes in found for key in changes})
+    short = _short_names({key for changes in combinations for key in changes})
     runs: dict[str, Point] = {}
     same: dict[str, str] = {}
-    for changes in found:
+    for changes in combinations:
         name = _name(changes, short)
         tree = merge(_tree(base), _tree(changes))
         twin = same.setdefault(_resolved(name, tree), name)

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import tomli_w
 
@@ -25,9 +25,9 @@ from normec.files import LOCKED, Lock, making, write_atomically
 from normec.hashed import unsealed
 from normec.models import factory, loss_function
 from normec.runs.folder import RunFolder
-from normec.runs.record import Record
 from normec.settings import Fraction, Settings, Tree, difference
 from normec.studies.grid import Point, expand, of_run
+from normec.studies.rows import SweepRow, sweep_row
 
 LOOK_AGAIN = 0.2
 """Seconds between looks at the processes."""
@@ -73,7 +73,7 @@ class Sweep:
         """The planned rounds of all runs together."""
         return sum(RunConfig.from_tree(point.tree).schedule.rounds for point in self.runs.values())
 
-    def run(self, folder: Path, workers: int, told: Told) -> list[dict[str, Any]]:
+    def run(self, folder: Path, workers: int, told: Told) -> list[SweepRow]:
         """Trains the runs that are not finished yet, `workers` at a time; returns the rows of the table.
 
         Data, models and losses are looked at before anything runs. results.json and results.csv are replaced after each run.
@@ -147,9 +147,9 @@ class Sweep:
                 process.finish()
         return failed
 
-    def _save(self, folder: Path, failed: dict[str, str]) -> list[dict[str, Any]]:
+    def _save(self, folder: Path, failed: dict[str, str]) -> list[SweepRow]:
         """Writes the table of what there is."""
-        rows = [self._row(folder, name, failed.get(name)) for name in self.runs]
+        rows = [sweep_row(folder, name, point.changes, failed.get(name), self.target) for name, point in self.runs.items()]
         flat = [
             row["settings"] | {key: value for key, value in row.items() if key not in ("settings", "metrics")} | row.get("metrics", {})
             for row in rows
@@ -161,35 +161,6 @@ class Sweep:
         write_atomically(folder / f"{self.table}.csv", text.getvalue().encode)
         write_atomically(folder / f"{self.table}.json", json.dumps(rows, indent=1, ensure_ascii=False).encode)
         return rows
-
-    def _row(self, folder: Path, name: str, problem: str | None) -> dict[str, Any]:
-        """What became of one run, as far as it came."""
-        row: dict[str, Any] = {"run": name, "settings": self.runs[name].changes, "status": "failed" if problem else "waiting"}
-        if not RunFolder(folder / name).metrics.is_file():
-            return row | {"problem": problem}
-        try:
-            record = Record.read(folder / name)
-        except BadInput as error:
-            return row | {"status": "failed", "problem": problem or str(error)}
-        reached = record.reaching(self.target)
-        done = record.summary is not None and not problem
-        return row | {
-            "status": "done" if done else "failed" if problem else "interrupted",
-            "best_accuracy": record.best("test_accuracy"),
-            "last_accuracy": record.last("test_accuracy"),
-            "largest_class": (record.summary or {}).get("test_largest_class"),
-            "metrics": record.last_metrics,
-            "test_loss": record.last("test_loss"),
-            "train_loss": record.last("train_loss"),
-            "epsilon": record.epsilon,
-            "epsilon_every_round": record.epsilon_every_round,
-            "rounds": record.metrics[-1]["round"] if record.metrics else 0,
-            "transmissions": record.last("transmissions"),
-            "rounds_to_target": reached and reached["round"],
-            "transmissions_to_target": reached and reached["transmissions"],
-            "seconds": record.last("seconds"),
-            "problem": problem,
-        }
 
 
 class _Process:
@@ -255,10 +226,10 @@ def _finished(path: Path, config: RunConfig, fingerprint: str) -> bool:
     there, here = read_toml(folder.config), tomllib.loads(config.toml())
     if "delta" not in here["privacy"]:
         there["privacy"].pop("delta", None)
-    found = difference(there, here) or (folder.settings.is_file() and difference(_held(folder), {"data.fingerprint": fingerprint}))
-    if found:
+    unlike = difference(there, here) or (folder.settings.is_file() and difference(_held(folder), {"data.fingerprint": fingerprint}))
+    if unlike:
         raise BadInput(
-            "out", f": {path} holds a run of other settings or data ({found})", remedy="Choose another folder, or remove that one"
+            "out", f": {path} holds a run of other settings or data ({unlike})", remedy="Choose another folder, or remove that one"
         )
     return folder.summary.is_file()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
 from normec.errors import plural
 from normec.privacy.promise import with_every_round
+from normec.studies.outcomes import ComparisonRow
+from normec.studies.rows import SweepRow
 from normec.terminal.cells import bound_or_none, number
 
 MOST = 0.6
@@ -19,13 +22,13 @@ MOST_COLUMNS = 3
 """Of settings in the table of a sweep; with more, each run has a number instead, and its name below."""
 
 
-def comparison_table(rows: list[dict[str, Any]]) -> Table:
+def comparison_table(rows: list[ComparisonRow]) -> Table:
     """Algorithms side by side: mean ± standard error over the seeds. What is long stands in the notes, so that it fits 80 columns."""
     table = Table(title="Comparison", title_justify="left")
     same = len({row["epsilon"] for row in rows}) == 1
     asked = _asked(rows)
-    score, key, scale, form, unit = _headline(rows)
-    heads = ("algorithm", *(() if same else ("ε",)), score, *asked, "training loss", "MB up")
+    first = _headline(rows)
+    heads = ("algorithm", *(() if same else ("ε",)), first.title, *asked, "training loss", "MB up")
     for name in heads:
         table.add_column(
             name, no_wrap=name not in ("algorithm", *asked), overflow="fold", justify="left" if name == "algorithm" else "right"
@@ -33,7 +36,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         cells = (
             *(() if same else (bound_or_none(row["epsilon"], row["epsilon_every_round"]),)),
-            _with_error(row[key], row[f"{key}_se"], scale, form, unit),
+            _with_error(row[first.key], row[first.error], first.factor, first.form, first.unit),
             *(number(row["metrics"].get(name), ".4g") for name in asked),
             _with_error(row["train_loss"], row["train_loss_se"], 1, ".3f"),
             number(None if row["bytes_up"] is None else row["bytes_up"] / 1e6, ",.2f"),
@@ -42,7 +45,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+def comparison_notes(rows: list[ComparisonRow], folder: Path) -> list[str]:
     """How the numbers came about, what they do not include, and how to train what was chosen."""
     first = rows[0]
     lines = [f"mean ± standard error over {plural(first['seeds'], 'seed')}, {plural(first['rounds'], 'round')}"]
@@ -50,7 +53,7 @@ def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
         lines.append("ε = ∞: not private")
     else:
         every = max((row["epsilon_every_round"] for row in rows if row["epsilon_every_round"]), default=None)
-        bound = with_every_round(max(row["epsilon"] for row in rows), every)
+        bound = with_every_round(max(math.inf if row["epsilon"] is None else row["epsilon"] for row in rows), every)
         promise = f"ε = {bound}, δ = {first['delta']!r}, {first['adjacency']} adjacency"
         lines.append(f"{promise}, trust {first['trust']}; each run alone spends ε")
     if first["tries"]:
@@ -59,37 +62,48 @@ def comparison_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     else:
         lines.append("not tuned: default settings, or those that were given; --tune gives each the same number of tries")
     lines += [f"{row['algorithm']}: one gradient per round (local.method={row['local']['method']})" for row in rows if row["one_gradient"]]
-    lines += [line for row in rows for line in _warnings(row)] + _by_itself(rows)
+    lines += [line for row in rows for line in _cautions(row)] + _by_itself(rows)
     lines.append(f"{folder}: every run, comparison.json; normec report {folder} draws them")
     return lines + [line for row in rows for line in (f"{row['algorithm']}, the settings chosen:", f"  {row['command']}")]
 
 
-def _headline(rows: list[dict[str, Any]]) -> tuple[str, str, float, str, str]:
-    """What a comparison shows first, the test loss where there is no accuracy: title, key, factor, format, unit."""
+class Headline(NamedTuple):
+    """What a comparison shows first: its title, the keys of its mean and standard error, and how they are shown."""
+
+    title: str
+    key: Literal["test_accuracy", "test_loss"]
+    error: Literal["test_accuracy_se", "test_loss_se"]
+    factor: float
+    form: str
+    unit: str
+
+
+def _headline(rows: list[ComparisonRow]) -> Headline:
+    """The test loss where there is no accuracy."""
     if all(row["test_accuracy"] is None for row in rows) and any(row["test_loss"] is not None for row in rows):
-        return "test loss", "test_loss", 1, ".3f", ""
-    return "test accuracy", "test_accuracy", 100, ".1f", "%"
+        return Headline("test loss", "test_loss", "test_loss_se", 1, ".3f", "")
+    return Headline("test accuracy", "test_accuracy", "test_accuracy_se", 100, ".1f", "%")
 
 
-def _asked(rows: list[dict[str, Any]]) -> list[str]:
+def _asked(rows: list[ComparisonRow] | list[SweepRow]) -> list[str]:
     """The metrics beside loss and accuracy that a run has."""
     return list(dict.fromkeys(name for row in rows for name in row.get("metrics") or {}))
 
 
-def _by_itself(rows: list[dict[str, Any]]) -> list[str]:
+def _by_itself(rows: list[ComparisonRow] | list[SweepRow]) -> list[str]:
     """What an accuracy is to be compared with, where one class has most of the test samples."""
-    largest = max((row["largest_class"] for row in rows if row.get("largest_class")), default=0.0)
+    largest = max((row.get("largest_class") or 0.0 for row in rows), default=0.0)
     return [f"naming the largest class alone is right on {largest:.1%} of the test targets"] if largest > MOST else []
 
 
-def _wider(row: dict[str, Any], key: str) -> str:
+def _wider(row: ComparisonRow, key: str) -> str:
     """The range, ten times as wide on the side where the winner lies."""
     low, high = row["ranges"][key]
     ends = (f"{low / 10:.3g}", f"{high:.3g}") if row["edges"][key] == "smallest" else (f"{low:.3g}", f"{10 * high:.3g}")
     return f"a wider range may do better, such as '{row['algorithm']}.{key}=[{', '.join(ends)}]'"
 
 
-def _warnings(row: dict[str, Any]) -> list[str]:
+def _cautions(row: ComparisonRow) -> list[str]:
     """What a careful reader should notice in the row of an algorithm."""
     name, why = row["algorithm"], f": {row['problem']}" if row["problem"] else ""
     lines = [f"{name}: {key}={row['settings'][key]:g} is the {edge} of its tries; {_wider(row, key)}" for key, edge in row["edges"].items()]
@@ -102,7 +116,7 @@ def _warnings(row: dict[str, Any]) -> list[str]:
     return lines
 
 
-def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
+def sweep_table(rows: list[SweepRow], target: float | None) -> Table:
     """The runs of a sweep by what they do not share. target: a test accuracy that runs are timed to."""
     table = Table(title="Sweep", title_justify="left")
     names = _columns(rows)
@@ -118,18 +132,18 @@ def sweep_table(rows: list[dict[str, Any]], target: float | None) -> Table:
     return table
 
 
-def _useless(rows: list[dict[str, Any]], target: float | None) -> set[str]:
+def _useless(rows: list[SweepRow], target: float | None) -> set[str]:
     """Columns that would say nothing: accuracies where there are none, the test loss beside them, and those of no target."""
     scored = all(row.get("last_accuracy") is None for row in rows) and any(row.get("test_loss") is not None for row in rows)
     useless = {"best", "last"} if scored else {"test loss"}
     return useless | (set() if target is not None else {title for title in _SWEEP if "target" in title})
 
 
-def _metric_cell(name: str) -> Callable[[dict[str, Any]], str]:
+def _metric_cell(name: str) -> Callable[[SweepRow], str]:
     return lambda row: number((row.get("metrics") or {}).get(name), ".4g")
 
 
-_SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
+_SWEEP: dict[str, Callable[[SweepRow], str]] = {
     "status": lambda row: row["status"],
     "best": lambda row: number(row.get("best_accuracy"), ".1%"),
     "last": lambda row: number(row.get("last_accuracy"), ".1%"),
@@ -144,28 +158,28 @@ _SWEEP: dict[str, Callable[[dict[str, Any]], str]] = {
 """The columns of a sweep's table, and the cell of a row in each; best and last are test accuracies, loss is the last training loss."""
 
 
-def _shared(rows: list[dict[str, Any]]) -> dict[str, str]:
+def _shared(rows: list[SweepRow]) -> dict[str, str]:
     """Columns in which all rows hold the same."""
-    found = {}
+    shared = {}
     for title in ("status", "ε", "rounds", "sent"):
         cells = {_SWEEP[title](row) for row in rows}
         if len(cells) == 1:
-            found[title] = cells.pop()
-    return found
+            shared[title] = cells.pop()
+    return shared
 
 
-def sweep_names(rows: list[dict[str, Any]]) -> list[str]:
+def sweep_names(rows: list[SweepRow]) -> list[str]:
     """The names of numbered runs."""
     return [f"{position:>3}  {row['run']}" for position, row in enumerate(rows, start=1)] if _columns(rows) == ["#"] else []
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[str]:
+def _columns(rows: list[SweepRow]) -> list[str]:
     """The settings that runs do not share, or where they are many their number."""
     names = list(dict.fromkeys(key for row in rows for key in row["settings"]))
     return names if len(names) <= MOST_COLUMNS else ["#"]
 
 
-def sweep_notes(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+def sweep_notes(rows: list[SweepRow], folder: Path) -> list[str]:
     """The names of numbered runs, where things are, what failed, and what the ε do not include."""
     shared = ", ".join(f"{title} {cell}" for title, cell in _shared(rows).items() if cell != "–")
     lines = [*sweep_names(rows), *([f"all runs: {shared}"] if shared else [])]

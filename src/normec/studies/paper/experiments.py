@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from normec.config import RunConfig, merge
 from normec.errors import BadInput
@@ -23,11 +23,11 @@ EPSILON, DELTA = 8.0, 1e-5
 """The paper's claim."""
 Figure = Literal["figure1", "figure2", "figure3", "figure4"]
 Scale = Literal["tiny", "small", "paper"]
-Noise = Literal["total", "coordinate"]
+NoiseReading = Literal["total", "coordinate"]
 """How the paper's formula s is read: the norm of the whole noise vector is β s in the mean, or each coordinate has deviation β s."""
 FIGURES: tuple[Figure, ...] = ("figure1", "figure2", "figure3", "figure4")
 SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
-NOISES: tuple[Noise, ...] = ("total", "coordinate")
+NOISE_READINGS: tuple[NoiseReading, ...] = ("total", "coordinate")
 
 
 SET_BY_FIGURES = {
@@ -57,15 +57,18 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiments:
-    """The runs of the paper's figures. base: what all have in common. d: parameters of the model. setup: the [figures] section."""
+    """The runs of the paper's figures. base: what all have in common. d: parameters of the model. setup: the [figures] section.
+
+    noise: how the paper's noise is read.
+    """
 
     base: Tree
-    setup: dict[str, Any]
-    noise: Noise
+    setup: Tree
+    noise: NoiseReading
     d: int
 
     @classmethod
-    def at(cls, scale: Scale, noise: Noise, path: Path | None, changes: Tree) -> Experiments:
+    def at(cls, scale: Scale, noise: NoiseReading, path: Path | None, changes: Tree) -> Experiments:
         """The experiments at a scale, with CIFAR-10 from `path` and with further changes to all runs.
 
         Raises:
@@ -102,13 +105,13 @@ class Experiments:
         s = paper_noise(rate, self.rounds, EPSILON, DELTA)
         return s / math.sqrt(self.d) if self.noise == "total" else s
 
-    def true_epsilon(self, rate: float) -> dict[str, float]:
+    def true_epsilon(self, rate: float) -> dict[Trust, float]:
         """The ε that this noise really gives at δ.
 
         local: to a server that sees each message. secagg: to one that sees sums of pM messages. central: to whoever sees the
         models, if a trusted server adds the noise of pM participants at once and keeps the cohorts secret.
         """
-        common: dict[str, Any] = {"clients": self.clients, "rounds": self.rounds, "delta": DELTA, **_sampling(rate)}
+        common: Tree = {"clients": self.clients, "rounds": self.rounds, "delta": DELTA, **_sampling(rate)}
         query = Query(noise_multiplier=self.noise_multiplier(rate), **common)
         at_once = Query(noise_multiplier=self.noise_multiplier(rate) * math.sqrt(rate * self.clients), **common)
         asked: list[tuple[Trust, Query]] = [("local", query), ("secagg", query), ("central", at_once)]
@@ -118,12 +121,12 @@ class Experiments:
         """The runs of a figure; they share runs."""
         first, rates = self.setup["rates"][0], self.setup["rates"]
         shown = {"figure1": (first, rates[-1]), "figure2": rates, "figure3": (first,), "figure4": ()}[figure]
-        found = [Label("ours", rate, beta, gamma) for rate in shown for beta, gamma in self.setup["ours"]]
+        labels = [Label("ours", rate, beta, gamma) for rate in shown for beta, gamma in self.setup["ours"]]
         if figure in ("figure3", "figure4"):
-            found += [Label("fedavg", first, beta, gamma) for beta, gamma in self.setup["fedavg"]]
+            labels += [Label("fedavg", first, beta, gamma) for beta, gamma in self.setup["fedavg"]]
         if figure == "figure1":
-            found += [Label("ours", first, beta, gamma, honest=True) for beta, gamma in self.setup["ours"]]
-        return found
+            labels += [Label("ours", first, beta, gamma, honest=True) for beta, gamma in self.setup["ours"]]
+        return labels
 
     def sweep(self, figure: Figure) -> Sweep:
         """The runs of a figure by their names."""
