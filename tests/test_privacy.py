@@ -163,9 +163,11 @@ def test_replace_one_under_sampling_has_one_number() -> None:
     assert run.summary["claim"].count("ε = ") == 1 and "epsilon_by_group_privacy" not in run.summary
 
 
-def test_tiny_noise_is_answered_without_pld() -> None:
-    spent = epsilon(mechanism(0.005, Poisson(0.01), 10), 1e-5)
-    assert math.isfinite(spent.epsilon) and spent.accountant != "PLD"
+def test_tiny_noise_is_answered() -> None:
+    """One round at z = 0.005 loses up to about 1/(2z²) = 20,000."""
+    once = epsilon(mechanism(0.005, Poisson(0.01), 1), 1e-5).epsilon
+    assert 20_000 < once < epsilon(mechanism(0.005, Poisson(1.0), 1), 1e-5).epsilon
+    assert once < epsilon(mechanism(0.005, Poisson(0.01), 10), 1e-5).epsilon < 10 * once
 
 
 def test_spent_so_far_grows_to_the_claim() -> None:
@@ -364,15 +366,10 @@ def test_zero_out_is_a_special_case_of_replacing(noise: float, rate: float, roun
     assert least <= most
 
 
-@pytest.mark.parametrize(
-    ("noise", "rounds", "delta", "near"),
-    [(3.0, 100_001, 1e-6, 11.76), (2.0, 300, 0.9999e-9, 0.96), (1.5, 40, 1e-12, None)],
-)
-def test_replace_one_goes_on_where_loss_distributions_end(noise: float, rounds: int, delta: float, near: float | None) -> None:
-    """Within a tenth of what they give at the nearest setting that they reach, and never below."""
+@pytest.mark.parametrize(("noise", "rounds", "delta", "near"), [(3.0, 100_001, 1e-6, 11.73), (2.0, 300, 0.9999e-9, 0.959)])
+def test_replace_one_is_composed_at_any_number_of_rounds_and_any_delta(noise: float, rounds: int, delta: float, near: float) -> None:
     spent = epsilon(mechanism(noise, Poisson(0.01), rounds, "replace-one"), delta)
-    assert spent.accountant == "RDP"
-    assert near is None or near * 0.999 <= spent.epsilon <= 1.1 * near
+    assert spent.accountant == "PLD" and spent.epsilon == pytest.approx(near, rel=2e-3)
 
 
 def test_renyi_dp_of_replacing_by_adaptive_quadrature() -> None:
@@ -409,7 +406,7 @@ def test_the_noise_of_an_epsilon_near_zero_is_that_of_the_total_variation(adjace
     assert right * (1 - 1e-6) <= found["noise_multiplier"] <= right * (1 + 5e-3)
     start = time.process_time()
     rows(Query(epsilon=1e-9, delta=0.5, adjacency=adjacency))
-    assert time.process_time() - start < 6
+    assert time.process_time() - start < 10
 
 
 EXTREMES: list[tuple[dict[str, Any], float | None]] = [

@@ -18,7 +18,7 @@ OpenUnit = Annotated[float, Field(ge=1e-100, lt=1, description="a number strictl
 Fraction = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 Count = Annotated[int, Field(ge=1, le=10**12, description="a whole number >= 1")]
 Whole = Annotated[int, Field(ge=0, le=10**12, description="a whole number >= 0")]
-Rounds = Annotated[int, Field(ge=1, le=10**6, description="a whole number from 1 to 1000000")]
+Rounds = Annotated[int, Field(ge=1, le=10**7, description="a whole number from 1 to 10000000")]
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number in [0, 2^63)")]
 Switch = Annotated[bool, Field(description="true or false")]
 Text = Annotated[str, Field(min_length=1, description="a non-empty string")]

@@ -3,8 +3,8 @@
 | sampling | zero-out | replace-one |
 | --- | --- | --- |
 | full | Gaussian, closed form | Gaussian, closed form |
-| poisson | PLD, RDP | PLD, RDP |
-| fixed | PLD, RDP as a special case of replace-one | PLD, RDP |
+| poisson | PLD | PLD |
+| fixed | PLD, also as a special case of replace-one | PLD |
 | poisson, fixed | Gaussian over participations | the same at twice the distance |
 
 Under trust secagg and local the adversary knows who takes part: no amplification, but a client spends only in its own
@@ -14,7 +14,7 @@ Where the server draws the cohorts, ε of a client that is asked in every round 
 The bound without amplification (a client in every round) holds for every sampling and enters each minimum; cohorts of one's own
 making have no other. The one over participations holds where the cohorts are known, and so where they are secret.
 `noise_multiplier` is σ/C everywhere; the adjacency doubles the distance exactly once, here. dp-accounting's PLD doubles it
-for REPLACE_ONE by itself, its RDP and its closed form do not.
+for REPLACE_ONE by itself, its RDP and its closed form do not. Rényi DP answers where PLD fails.
 """
 
 from __future__ import annotations
@@ -59,8 +59,16 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Spent:
     if mechanism.sampling in ("poisson", "fixed"):
         known.append(over_participations(mechanism, delta))
     if min(bound.epsilon for bound in known) > 0:
-        known += [rdp(mechanism, delta), pld(mechanism, delta)]
+        known.append(_of_secret_cohorts(mechanism, delta))
     return min(known, key=lambda bound: bound.epsilon)
+
+
+def _of_secret_cohorts(mechanism: Mechanism, delta: float) -> Spent:
+    """By privacy loss distributions, and by Rényi DP where these fail."""
+    found = pld(mechanism, delta)
+    if mechanism.sampling == "fixed" and mechanism.adjacency == "zero-out":  # a special case of replacing, with another grid
+        found = min(found, pld(replace(mechanism, adjacency="replace-one"), delta), key=lambda bound: bound.epsilon)
+    return found if found.epsilon < math.inf else rdp(mechanism, delta)
 
 
 def _on_the_lattice(mechanism: Mechanism, delta: float) -> Spent:

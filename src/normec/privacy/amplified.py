@@ -12,24 +12,19 @@ from typing import Any
 import numpy as np
 
 from normec.privacy import without_replacement
-from normec.privacy.gaussian import Spent, quiet
-from normec.privacy.mechanism import Mechanism
+from normec.privacy.composition import Losses, TooFine
+from normec.privacy.gaussian import Spent, quiet, unamplified
+from normec.privacy.mechanism import SMALLEST_NOISE, Mechanism
 
-FINE_PLD_NOISE, SMALLEST_PLD_NOISE = 0.3, 0.01
-"""Noise multipliers below which the grid of losses, whose range grows like 1/z², coarsens; and below which PLD is left out."""
-SMALLEST_PLD_DELTA, PLD_ROUNDING = 1e-9, 1e-11
-"""PLD composes by fast Fourier transforms, whose rounding (measured: up to 3e-12 of mass) must not hide a part of δ."""
 RDP_ROUNDING = 1e-10
 """Of the Rényi divergence of one round; for very large noise it is nothing but rounding."""
 NEGLIGIBLE = 1e-6
 """The share of δ that the tails of all rounds' losses may take; smaller tails only make a longer grid."""
 
-MOST_PLD_POINTS = 5_000_000
-"""Of the composed distribution, by its mean loss over the grid's step: more take over a gigabyte."""
-MOST_POINTS_COMPOSED, MOST_POINTS_ONE = 300_000, 200_000
-"""Of the distributions of all rounds and of one: where ε is small beside the losses, a finer grid takes seconds and buys little."""
-MOST_PLD_ROUNDS = 100_000
-"""Beyond, a grid that resolves ε takes too long."""
+FINEST = 2e-5
+"""A grid below which rounding of one round's divergences, of which second differences are taken, enlarges ε more than the grid does."""
+MOST_POINTS_ONE = 200_000
+"""Of the distribution of one round: a finer grid takes seconds and buys little."""
 ALMOST_ONE = 1 - 1e-12
 """A rate from which on sampling amplifies nothing that float64 could tell."""
 MOST_NODES, FINE_NODES = 400_000, (16, 2)
@@ -39,8 +34,8 @@ FAILURES = (ValueError, OverflowError, ZeroDivisionError, FloatingPointError, Me
 
 
 def pld_grid(epsilon: float, rounds: int) -> float:
-    """The step of the privacy losses at which PLD resolves this ε over K rounds: min(1e-3, ε / (20 √K))."""
-    return min(1e-3, max(epsilon, 1e-3) / (20 * math.sqrt(rounds)))
+    """The step of the privacy losses at which PLD resolves this ε over K rounds: ε / (60 √K), and at most 1e-3 or 1e-4 ε."""
+    return max(FINEST, min(max(1e-3, 1e-4 * epsilon), max(epsilon, 3e-3) / (60 * math.sqrt(rounds))))
 
 
 @lru_cache(maxsize=1024)
@@ -106,54 +101,51 @@ def _divergence(z: float, rate: float, order: float) -> float:
     return float(np.logaddexp.reduce(order * to + (1 - order) * fro + density) + math.log(step)) / (order - 1)
 
 
-def pld_applies(mechanism: Mechanism, delta: float) -> bool:
-    """Whether privacy loss distributions give a bound: they resolve δ, finish, and are proved of these cohorts and memories."""
-    small = delta < SMALLEST_PLD_DELTA or _relative_noise(mechanism) < SMALLEST_PLD_NOISE
+def pld_applies(mechanism: Mechanism) -> bool:
+    """Whether privacy loss distributions give a bound: they are proved of these cohorts and memories, and sampling amplifies at all."""
     proved = mechanism.sampling == "poisson" or (mechanism.sampling == "fixed" and not mechanism.cohort_memories)
-    return proved and not small and mechanism.rounds <= MOST_PLD_ROUNDS and mechanism.rate <= ALMOST_ONE
-
-
-def _relative_noise(mechanism: Mechanism) -> float:
-    """The noise multiplier over how far apart two sums can be, in units of the bound: in a fixed cohort another client takes the place."""
-    return mechanism.noise_multiplier / (2.0 if mechanism.sampling == "fixed" else mechanism.distance)
+    return proved and mechanism.rate <= ALMOST_ONE and mechanism.noise_multiplier >= SMALLEST_NOISE
 
 
 @lru_cache(maxsize=1024)
 def pld(mechanism: Mechanism, delta: float, grid: float | None = None) -> Spent:
-    """Privacy loss distributions, of Poisson and fixed cohorts; infinite where they do not finish or do not resolve δ.
+    """Privacy loss distributions, of Poisson and fixed cohorts; infinite where they are not proved, or fail.
 
     grid: the step of the losses, by default refined until it resolves the ε it gives. A larger step gives a larger ε.
     """
-    if not pld_applies(mechanism, delta):
+    if not pld_applies(mechanism):
         return Spent(math.inf, "PLD")
-    noise = _relative_noise(mechanism)
-    if mechanism.rounds * mechanism.rate / (2 * noise**2) > MOST_PLD_POINTS * max(1e-3 * (FINE_PLD_NOISE / noise) ** 2, grid or 1e-3):
-        return Spent(math.inf, "PLD")
-    coarsest = 1e-3 * (FINE_PLD_NOISE / noise) ** 2 if noise < FINE_PLD_NOISE else 0.0
     tails = math.floor(math.log(NEGLIGIBLE * delta / max(mechanism.rounds, 1)))
-    least = _least_grid(noise, mechanism.rate, mechanism.rounds, tails)
+    least = _least_grid(mechanism, tails)
     if grid is None:
-        grid = max(1e-3, coarsest)
-        while (finer := max(pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds), least)) < 0.9 * grid and not coarsest:
+        grid = pld_grid(min(unamplified(mechanism, delta).epsilon, 1e6), 1)
+        while (finer := max(pld_grid(pld(mechanism, delta, grid).epsilon, mechanism.rounds), least)) < 0.9 * grid:
             grid = finer
     try:
-        fixed = mechanism.sampling == "fixed"
-        one = _one_round(mechanism.noise_multiplier, mechanism.rate, mechanism.adjacency, max(grid, coarsest, least), tails, fixed)
-        with quiet():
-            return Spent(float(one.self_compose(mechanism.rounds).get_epsilon_for_delta(delta - PLD_ROUNDING)), "PLD")
+        return Spent(_composed(mechanism, delta, max(grid, least), tails), "PLD")
     except FAILURES:
         return Spent(math.inf, "PLD")
 
 
-def _least_grid(noise: float, rate: float, rounds: int, tails: int) -> float:
-    """The finest grid on which the losses of one round and of all take few enough points, as far as these can be estimated.
+def _composed(mechanism: Mechanism, delta: float, grid: float, tails: int) -> float:
+    """ε of all rounds at a grid, or at a coarser one where this one takes too many points."""
+    z, rate, fixed = mechanism.noise_multiplier, mechanism.rate, mechanism.sampling == "fixed"
+    with quiet():
+        one = _one_round(z, rate, mechanism.adjacency, grid, tails, fixed)
+        try:
+            return max(losses.epsilon(mechanism.rounds, delta) for losses in Losses.both(one))
+        except TooFine as error:
+            return _composed(mechanism, delta, grid * error.times, tails)
 
-    The mean loss of a round is at most p/(2z²), and log(1 + χ²) with χ² = p² (e^(1/z²) − 1).
-    """
-    furthest = 1 + noise * math.sqrt(-2 * tails)
-    one = float(np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * furthest - 1) / (2 * noise**2)))
-    mean = rounds * min(rate / (2 * noise**2), math.log1p(rate**2 * math.expm1(min(noise**-2, 700.0))))
-    return max(one / MOST_POINTS_ONE, (one + mean + 8 * math.sqrt(2 * mean)) / MOST_POINTS_COMPOSED)
+
+def _least_grid(mechanism: Mechanism, tails: int) -> float:
+    """The finest grid on which the losses of one round take few enough points."""
+    noise, rate = mechanism.noise_multiplier, mechanism.rate
+    across = 2.0 if mechanism.sampling == "fixed" or mechanism.adjacency == "replace-one" else 1.0
+    furthest = across * (1 + noise * math.sqrt(-2 * tails)) / noise**2
+    if mechanism.sampling == "fixed" and mechanism.adjacency == "zero-out":  # another client's message takes the place of ours
+        return furthest / MOST_POINTS_ONE
+    return float(np.logaddexp(math.log1p(-rate), math.log(rate) + furthest)) / MOST_POINTS_ONE
 
 
 @lru_cache(maxsize=32)

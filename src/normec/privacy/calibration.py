@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 
 from normec.errors import BadInput
 from normec.privacy.accountant import epsilon
-from normec.privacy.amplified import pld, pld_applies, pld_grid, rdp
+from normec.privacy.amplified import pld, pld_grid, rdp
 from normec.privacy.gaussian import over_participations, unamplified
 from normec.privacy.mechanism import SMALLEST_NOISE, Mechanism
 from normec.privacy.noise import is_independent
@@ -73,7 +73,7 @@ def _search(mechanism: Mechanism, target: float, delta: float) -> float:
 
     def guess(noise: float) -> float:
         trial = replace(mechanism, noise_multiplier=noise)
-        quick = pld_applies(trial, delta) and trial.adjacency == "replace-one"  # whose Rényi DP takes a quadrature
+        quick = trial.adjacency == "replace-one"  # whose Rényi DP takes a quadrature
         renyi = math.inf if quick else rdp(trial, delta, GUIDE_ORDERS).epsilon
         return compared(noise, min(unamplified(trial, delta).epsilon, renyi))
 
