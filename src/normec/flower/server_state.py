@@ -28,6 +28,7 @@ from normec.privacy.ledger import read
 from normec.privacy.promise import Claim
 from normec.runs.folder import MODEL, Output, RunFolder
 from normec.runs.journal import Promise, RunJournal, Standing
+from normec.runs.uncovered import beside_the_claim, named_once
 from normec.streams import Streams
 from normec.theory.guarantees import guarantee
 from normec.version import __version__
@@ -189,6 +190,7 @@ class ServerState(Standing):
             "clients": list(self.clients),
             "settings": self.terms.table(),
         }
+        summary = beside_the_claim(self.mechanism, delta, summary, self.journal.rows[-1], deployed=True)
         folder.save_tensors(tensors, {}, MODEL)
         folder.save_summary(summary)
         return summary
@@ -219,7 +221,8 @@ class ServerState(Standing):
         also = self.evaluations.spent_after(self.rounds_done) if self.evaluations else 0.0
         row = self.journal.row(self, scores, self.bytes_up, self.bytes_down, also)
         numbers = {name: _number(value) for name, value in evaluated.items()}
-        self.journal.write({**row, "simulation_only": None, "federation": dict(counts), "evaluation": numbers})
+        row = {**row, "simulation_only": None, "federation": dict(counts), "evaluation": numbers}
+        self.journal.write(named_once(self.journal.rows, self.mechanism, row, deployed=True))
 
 
 def _newer_than(attempt: str) -> str:

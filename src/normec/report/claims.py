@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from normec.errors import plural
 from normec.privacy.promise import EVERY_ROUND, SEEDED, shown_epsilon, with_every_round
 from normec.runs.record import Record
@@ -89,7 +92,21 @@ def voids(run: Record) -> list[str]:
     if SEEDED in str(summary.get("claim")) or (run.summary is None and privacy.get("noise") not in ("secure", None)):
         lines.append("Whoever knows the seed can subtract the noise: run it with privacy.noise=secure for a model that is to be released.")
     lines.append("Its δ and ε are of this run alone: choosing among runs on the same clients, or repeating one, spends more.")
+    return [*lines, *_uncovered(summary)]
+
+
+def _uncovered(summary: Mapping[str, Any]) -> list[str]:
+    """What the run's files hold that no noise covers, and what that costs."""
     simulated = "experiment" not in summary  # a deployment's scores are of the server's own data, and of released models
-    exact = "Losses, accuracies and norms on this page are exact and outside the claim: for a simulation, or for trusted eyes."
-    lines += [exact] if simulated else []
+    listed = summary.get("not_private") or []
+    exact = "Losses, accuracies, norms and counts on this page are exact and outside the claim: for a simulation, or for trusted eyes."
+    lines = [exact] if simulated else []
+    lines += [f"No noise covers: {'; '.join(map(str, listed))}."] if listed else []
+    with_counts = summary.get("epsilon_with_counts")
+    if isinstance(with_counts, float):
+        counts = "Somebody who knows the others' coins and is told how many took part in each round knows who did: against that one"
+        lines.append(f"{counts} ε = {shown_epsilon(with_counts)}.")
+    lines.append(
+        "ε holds for a number of rounds chosen beforehand: an end, or a best round, chosen by looking at exact numbers is outside."
+    )
     return lines

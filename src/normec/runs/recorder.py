@@ -25,6 +25,7 @@ from normec.runs.journal import Promise, RunJournal, Standing
 from normec.runs.model import saved_as
 from normec.runs.observers import Audience, Observer
 from normec.runs.summary import End, summarize
+from normec.runs.uncovered import beside_the_claim, named_once
 from normec.runs.verdict import certificate
 from normec.streams import seed_global_generator
 from normec.theory.constants import smoothness_seen
@@ -143,6 +144,7 @@ class Recorder:
         module = self.plan.model.load(state.server.x)  # last, so that no evaluation leaves anything in its buffers
         end = End(state.given_up, state.exposure, verdict, clients, self.best.table())
         summary = summarize(self.plan, self.journal, end, self._description)
+        summary = beside_the_claim(self.plan.mechanism, self.plan.delta, summary, self.journal.rows[-1], deployed=False)
         if self.folder:
             self.folder.save_clients(clients)
             self.folder.save_model(module, saved_as(self.plan))
@@ -175,7 +177,7 @@ class Recorder:
         up = (algorithm.operator.message_bytes(d) + beside) * state.transmissions
         down = (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations
         row = self.journal.row(state, self._scores(state), up, down)
-        return {**row, "simulation_only": self._simulation_only(state, statistics)}
+        return named_once(self.journal.rows, self.plan.mechanism, {**row, "simulation_only": self._simulation_only(state, statistics)})
 
     def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any] | None:
         """What no server would see."""
