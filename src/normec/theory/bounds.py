@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypedDict
 
 from normec.errors import BadInput
+from normec.privacy.trust import Trust
 
 Form = Literal["paper", "sharper"]
 FORMS: tuple[Form, ...] = ("paper", "sharper")
@@ -113,7 +114,7 @@ class Setting:
     order_heterogeneity: float = 0.0
     d: int = 1
     sigma: float = 0.0
-    trust: Literal["central", "secagg", "local", "none"] = "none"
+    trust: Trust = "none"
     steps: int = 1
     method: Literal["gd", "ig"] = "gd"
 
