@@ -22,9 +22,10 @@ check: $(VENV)/.dev  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench .venv-peers/.done  ## time the engine beside pfl, Flower and the usual loops, and whole runs (about 20 minutes on 2 cores)
+bench: $(VENV)/.bench .venv-peers/.done  ## time the engine beside pfl, Flower and the usual loops, whole runs, and records beside Opacus (about 25 minutes on 2 cores)
 	$(BIN)/python benchmarks/engine_speed.py --peers .venv-peers/bin/python
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/record_speed.py
 
 results: $(VENV)/.bench  ## measure the README's table and draw its picture (about 7 minutes on 2 cores)
 	$(BIN)/python benchmarks/demo_comparison.py

@@ -9,6 +9,7 @@ is bounded to rounding whatever the others add: a sum of 5,000 records in float3
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from normec.operators import Radial
 
 NUMBERS_AT_ONCE = 2**19
 """Numbers in float64 of one call: they stay in a core's cache."""
+SMALL = 2**14
+"""Numbers whose memory the allocator itself has ready."""
 LINE = 8
 """Numbers in float64 of 64 bytes, at whose multiples each client's matrices start: otherwise the last bits of a product depend on its
 place in memory, hence on the clients beside it."""
@@ -38,27 +41,28 @@ class Ghost:
         self._values.clear()
         parts, places = self.stack.parts(vectors), self.stack.parts(total)
         values = self.stack.forward(parts, features)
-        squares, layers = torch.zeros_like(weights, dtype=torch.float64), []
+        squares, layers = [], []
         for layer, x, error in self.stack.backward(parts, values, of_samples(values[-1], targets)):
-            x, error = self._values.copy(x, fill=LINE), self._values.copy(error)
-            squares.addcmul_(self._squared_norms(error), self._squared_norms(x).add_(layer.bias is not None))
+            x, error = self._values.copy(x), self._values.copy(error)
+            of_input = self._squared_norms(x)
+            squares.append(self._squared_norms(error).mul_(of_input if layer.bias is None else of_input.add_(1.0)))
             layers.append((layer, x, error))
-        broken = ~squares.isfinite()[:, None]
-        some = bool(broken.any())
-        factors = self.operator.factors(squares.sqrt_(), torch.float64).mul_(weights)[:, None]
+        square = reduce(Tensor.add_, squares)
+        sound = square < math.inf
+        broken = None if bool(sound.all()) else ~sound[:, None]
+        factors = self.operator.factors(square.sqrt_(), torch.float64).mul_(weights)[:, None]
         for layer, x, error in layers:
-            if some:  # their factor is 0, and 0 · ∞ is not 0
+            if broken is not None:  # their factor is 0, and 0 · ∞ is not 0
                 x.masked_fill_(broken, 0.0)
                 error.masked_fill_(broken, 0.0)
-            error *= factors
-            places[layer.weight] += torch.bmm(error, x.transpose(1, 2))[:, :, : places[layer.weight].shape[2]]
-            if layer.bias is not None:
-                places[layer.bias] += error.sum(2)
+            layer.add(error.mul_(factors), x, places)
 
     def _squared_norms(self, values: Tensor) -> Tensor:
         """Squared norms (G, n) of each record's values (G, units, n)."""
+        if values.numel() < SMALL:
+            return values.square().sum(1)
         self._squares.clear()
-        return self._squares.copy(values).mul_(values).sum(1)
+        return torch.mul(values, values, out=self._squares.like(values)).sum(1)
 
 
 class Scratch:
@@ -72,22 +76,16 @@ class Scratch:
         """Frees all of it."""
         self._used = 0
 
-    def copy(self, values: Tensor, fill: int = 1) -> Tensor:
-        """A copy of values (G, units, n), laid out as they are, with zeros that fill the units up to a multiple of `fill`."""
-        clients, units, records = values.shape
-        filled = -(-units // fill) * fill
-        place = self._room(clients, records, filled).transpose(1, 2) if _turned(values) else self._room(clients, filled, records)
-        place[:, units:] = 0.0
-        place[:, :units] = values
-        return place
+    def copy(self, values: Tensor) -> Tensor:
+        """A copy of values (G, units, n), laid out as they are."""
+        return values.to(torch.float64, copy=True) if values.numel() < SMALL else self.like(values).copy_(values)
 
-    def _room(self, *shape: int) -> Tensor:
-        start, count = self._used, math.prod(shape)
-        self._used += -(-count // LINE) * LINE
+    def like(self, values: Tensor) -> Tensor:
+        """Room for values (G, units, n), laid out as these: by records where they are, by units otherwise."""
+        _, units, records = values.shape
+        strides = (units * records, 1, units) if values.stride(1) == 1 else (units * records, records, 1)
+        start = self._used
+        self._used += -(-values.numel() // LINE) * LINE
         if self._used > len(self._held):  # earlier copies keep the memory that they are in
             self._held = torch.empty(2 * self._used, dtype=torch.float64, device=self._held.device)
-        return self._held[start : start + count].view(shape)
-
-
-def _turned(values: Tensor) -> bool:
-    return values.transpose(1, 2).is_contiguous()
+        return self._held.as_strided(values.shape, strides, start)

@@ -5,6 +5,7 @@ Norms, and the sum of the gradients times their factors, are computed in float64
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,8 +19,10 @@ from normec.models import FlatModel
 from normec.operators import Radial
 from normec.streams import seed_global_generator
 
-BYTES_AT_ONCE = 2**26
-"""Of the gradients, and of the layers' outputs, of the records that are computed at once."""
+BYTES_AT_ONCE, BYTES_IN_CACHE = 3 * 2**24, 2**24
+"""Of the gradients, and of the layers' outputs, of the records that are computed at once: at most, and where more are not faster."""
+FASTEST = 32
+"""Records at once from which on fresh memory costs more than calls."""
 NUMBERS_IN_DOUBLE = 2**19
 """Numbers of gradients that are turned into float64 at a time."""
 
@@ -40,7 +43,7 @@ class Way(Protocol):
     def add(self, total: Tensor, vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Adds S to the total (G, d), in float64; the other shapes are those of `records.BoundedSum`.
 
-        The model has been entered in training mode. What the model or its loss raises is passed on, with nothing added.
+        What the model or its loss raises is passed on, with nothing added.
         """
 
 
@@ -48,19 +51,21 @@ class Vectorized:
     """Many records at once, by `vmap(grad)`. numbers: of the outputs of all the model's layers, for one record."""
 
     def __init__(self, model: FlatModel, operator: Radial, together: bool, numbers: int) -> None:
-        self.operator, self.together = operator, together
-        self.at_once = max(1, BYTES_AT_ONCE // (model.vector.element_size() * (model.d + numbers)))
+        self.model, self.operator, self.together = model, operator, together
+        of_one = model.vector.element_size() * (model.d + numbers)
+        self.at_once = max(1, min(BYTES_AT_ONCE // of_one, max(FASTEST, BYTES_IN_CACHE // of_one)))
         self._shapes, self._sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
         outputs = outputs_as_function(model)
 
         def loss(parts: Sequence[Tensor], features: Tensor, targets: Tensor) -> Tensor:
             return model.loss(outputs(parts, features[None]), targets[None]).reshape(())
 
-        of_one: Callable[..., list[Tensor]] = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-        self._gradients = vmap(of_one) if together else of_one
+        gradients: Callable[..., list[Tensor]] = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        self._gradients = vmap(gradients) if together else gradients
 
     def add(self, total: Tensor, vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> None:
         """As `Way.add`."""
+        self.model.enter(vectors[0], training=True)
         parts = [part.view(-1, *shape) for part, shape in zip(torch.split(vectors, self._sizes, dim=1), self._shapes, strict=True)]
         if self.together:
             gradients = self._gradients(parts, features, targets)
@@ -116,7 +121,7 @@ def add_bounded(places: Sequence[Tensor], gradients: Sequence[Tensor], weights: 
     squares = torch.zeros_like(weights, dtype=torch.float64)
     for part in parts:
         squares += torch.linalg.vector_norm(part, dim=2, dtype=torch.float64).square_()
-    broken = ~squares.isfinite()
+    broken = ~(squares < math.inf)
     some = bool(broken.any())
     factors = operator.factors(squares.sqrt_(), torch.float64).mul_(weights)
     width = max(1, NUMBERS_IN_DOUBLE // max(weights.shape[1], 1))

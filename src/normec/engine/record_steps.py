@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from normec.streams import seed_global_generator
 
 Noised = Callable[[Tensor, int, int, int], Tensor]
 """(S (d,) in float64, the client's position, round, step) → S with the noise of that step, (d,) in float64."""
+MOST_KEPT = 2**24
+"""Numbers of the features of mini-batches that are kept for the next step."""
 
 
 class RecordSteps:
@@ -51,15 +53,15 @@ class RecordSteps:
             self._sums[id(model)] = BoundedSum(model, self.operator, self.choice)
         failures: Failures = {}
         for rows in self._groups(tasks):
-            group = [tasks[row] for row in rows]
+            batches = Batches([tasks[row] for row in rows], self._sums[id(model)].way.at_once, fill=self.choice.together)
             if model.stochastic:
-                seed_global_generator(group[0].seed(), x.device)
+                seed_global_generator(batches.tasks[0].seed(), x.device)
 
-            def add(total: Tensor, vectors: Tensor, step: int, rows: list[int] = rows, group: list[Task] = group) -> None:
-                total += self._released(model, vectors, group, k, step)
+            def add(total: Tensor, vectors: Tensor, step: int, rows: list[int] = rows, batches: Batches = batches) -> None:
+                self._add_released(total, model, vectors, batches, k, step)
                 failures.update({rows[row]: error for row, error in _add_penalties(model, total, vectors).items()})
 
-            out[rows] = walk(x, group, len(group[0].schedule), add)
+            out[rows] = walk(x, batches.tasks, len(batches.tasks[0].schedule), add)
         return failures
 
     def _groups(self, tasks: Sequence[Task]) -> list[list[int]]:
@@ -69,27 +71,68 @@ class RecordSteps:
             groups[len(task.schedule) if self.choice.together else position].append(position)
         return list(groups.values())
 
-    def _released(self, model: FlatModel, vectors: Tensor, tasks: list[Task], k: int, step: int) -> Tensor:
-        """The noised sums of the clients' mini-batches at their vectors (G, d), over q n_i, in float64."""
-        bounded = self._sums[id(model)]
-        sums = torch.zeros(vectors.shape, dtype=torch.float64, device=vectors.device)
-        for length, rows in self._blocks(bounded.way.at_once, [held(task, step) for task in tasks]):
-            features, targets, weights = _filled_up([tasks[row] for row in rows], step, length)
-            sums[rows] = bounded(in_line(vectors, rows), features, targets, weights.to(vectors.dtype) * _class_weights(model, targets))
-        for total, task in zip(sums, tasks, strict=True):
-            total.copy_(self.noised(total, task.position, k, step)).div_(task.steps.divisor or held(task, step))
-        return sums
+    def _add_released(self, total: Tensor, model: FlatModel, vectors: Tensor, batches: Batches, k: int, step: int) -> None:
+        """Adds to the total (G, d) the noised sums of the clients' mini-batches at their vectors (G, d), over q n_i."""
+        bounded, tasks = self._sums[id(model)], batches.tasks
+        for rows, features, targets, weights in batches.of(step):
+            sums = bounded(in_line(vectors, rows), features, targets, weights.to(vectors.dtype) * _class_weights(model, targets))
+            self._release(sums, [tasks[row] for row in rows], k, step)
+            total[rows] += sums
+        empty = [row for row, task in enumerate(tasks) if not held(task, step)]
+        if empty:
+            sums = torch.zeros(len(empty), total.shape[1], dtype=torch.float64, device=total.device)
+            self._release(sums, [tasks[row] for row in empty], k, step)
+            total[empty] += sums
 
-    def _blocks(self, at_once: int, lengths: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Rows whose mini-batches are filled up to the same length, which depends on their own alone; without empty ones."""
+    def _release(self, sums: Tensor, tasks: list[Task], k: int, step: int) -> None:
+        """Noises each client's sum and divides it, in place."""
+        for own, task in zip(sums, tasks, strict=True):
+            released = self.noised(own, task.position, k, step)
+            if released is not own:
+                own.copy_(released)
+        divisors = [task.steps.divisor or held(task, step) for task in tasks]
+        sums /= torch.tensor(divisors, dtype=torch.float64, device=sums.device)[:, None]
+
+
+Block = tuple[list[int], Tensor, Tensor, Tensor]
+"""Rows, and of their mini-batches features (G, n, …), targets (G, n, …) and weights (bool, (G, n)): false where a record fills up."""
+
+
+class Batches:
+    """The mini-batches of clients that step together, in blocks of bounded memory; without empty ones.
+
+    fill: whether they are filled up, each to a length that depends on its own alone, so that clients share a block. Those that are
+    the same in the next step are kept.
+    """
+
+    def __init__(self, tasks: list[Task], at_once: int, fill: bool) -> None:
+        self.tasks, self.at_once, self.fill = tasks, at_once, fill
+        self._kept: list[Block] = []
+
+    def of(self, step: int) -> Iterable[Block]:
+        """The blocks of a step, in the order of steps."""
+        if self._kept and self._repeats(step - 1):
+            return self._kept
+        self._kept = []
+        numbers = sum(held(task, step) for task in self.tasks) * self.tasks[0].samples[0].shape[1:].numel()
+        if numbers > MOST_KEPT or not self._repeats(step):
+            return self._made(step)
+        self._kept = list(self._made(step))
+        return self._kept
+
+    def _repeats(self, step: int) -> bool:
+        return all(step + 1 < len(task.schedule) and task.schedule[step + 1] is task.schedule[step] for task in self.tasks)
+
+    def _made(self, step: int) -> Iterator[Block]:
         groups: defaultdict[int, list[int]] = defaultdict(list)
-        for row, length in enumerate(lengths):
+        for row, task in enumerate(self.tasks):
+            length = held(task, step)
             if length:
-                groups[_filled(length) if self.choice.together else length].append(row)
+                groups[_filled(length) if self.fill else length].append(row)
         for length, rows in groups.items():
-            most = max(1, at_once // length)
-            for start in range(0, len(rows), most):
-                yield length, rows[start : start + most]
+            most = max(1, self.at_once // length)
+            for block in (rows[start : start + most] for start in range(0, len(rows), most)):
+                yield block, *_filled_up([self.tasks[row] for row in block], step, length)
 
 
 def _filled(length: int) -> int:

@@ -116,31 +116,34 @@ class BoundedSum:
 
         A weight of 0 fills a batch up. A model that draws takes its random numbers from torch's own generator.
         """
-        total, vectors = torch.zeros(vectors.shape, dtype=torch.float64, device=vectors.device), in_line(vectors)
+        total = zeros_in_line(vectors)
         start = int(torch.randint(2**62, (), device="cpu")) if self.model.stochastic else None
-        self.model.enter(vectors[0], training=True)
-        for position, (clients, records) in enumerate(self._pieces(*weights.shape)):
-            piece = vectors[clients], features[clients, records], targets[clients, records], weights[clients, records]
+        for position, (place, *piece) in enumerate(self._pieces(total, in_line(vectors), features, targets, weights)):
             seed = partial(self._seed, start, position)
             seed()
             try:
-                self.way.add(total[clients], *piece)
+                self.way.add(place, *piece)
             except FAILURES:  # whatever a user's module or loss raises
-                total[clients] += self._without_failing(seed, *piece)
+                place += self._without_failing(seed, *piece)
         self._seed(start, -1)
         return total
 
-    def _pieces(self, clients: int, records: int) -> Iterator[tuple[slice, slice]]:
-        """Blocks of clients, and parts of their records: as many as the memory for one call allows."""
-        height = max(1, self.way.at_once // max(records, 1)) if self.way.together else 1
-        for first in range(0, clients, height):
-            for start in range(0, records, self.way.at_once):
-                yield slice(first, first + height), slice(start, start + self.way.at_once)
+    def _pieces(self, total: Tensor, vectors: Tensor, *records: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """The same for blocks of clients, and parts of their records: as many as the memory for one call allows."""
+        (clients, held), most = records[0].shape[:2], self.way.at_once
+        height = max(1, most // max(held, 1)) if self.way.together else 1
+        if clients <= height and held <= most:
+            yield total, vectors, *records
+            return
+        width = -(-held // -(-held // most))  # parts of about the same length
+        for block in (slice(first, first + height) for first in range(0, clients, height)):
+            for part in (slice(start, start + width) for start in range(0, held, width)):
+                yield total[block], vectors[block], *(each[block, part] for each in records)
 
     def _without_failing(self, seed: Callable[[], None], vectors: Tensor, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The sum of a piece, with a sound record of weight 0 in the place of each that fails. Where vmap fails then too, one by one."""
         seed()
-        total = torch.zeros(vectors.shape, dtype=torch.float64, device=vectors.device)
+        total, again = zeros_in_line(vectors), zeros_in_line(vectors)
         failing = self._alone.failing(total, vectors, features, targets, weights)
         sound = (~failing & (weights > 0)).nonzero().tolist()
         if not sound or not bool(failing.any()):
@@ -148,9 +151,7 @@ class BoundedSum:
         client, record = sound[0]
         features, targets = features.clone(), targets.clone()
         features[failing], targets[failing] = features[client, record].clone(), targets[client, record].clone()
-        self.model.enter(vectors[0], training=True)
         seed()
-        again = torch.zeros_like(total)
         try:
             self.way.add(again, vectors, features, targets, weights.masked_fill(failing, 0.0))
         except FAILURES:
@@ -163,10 +164,16 @@ class BoundedSum:
             seed_global_generator(start + 1 + position, self.model.vector.device)
 
 
+def zeros_in_line(vectors: Tensor) -> Tensor:
+    """Zeros (G, d) in float64, each row of which starts at a multiple of 64 bytes."""
+    clients, d = vectors.shape
+    return torch.zeros(clients, -(-d // FILL) * FILL, dtype=torch.float64, device=vectors.device)[:, :d]
+
+
 def in_line(vectors: Tensor, rows: list[int] | None = None) -> Tensor:
     """These rows of vectors (G, d), or all, each starting at a multiple of 64 bytes; the vectors themselves where that is so."""
     d = vectors.shape[1]
-    if rows is None and vectors.stride(0) % FILL == 0 and vectors.data_ptr() % 64 == 0:
+    if rows is None and (len(vectors) == 1 or vectors.stride(0) % FILL == 0) and vectors.data_ptr() % 64 == 0:
         return vectors
     chosen = vectors if rows is None or len(rows) == len(vectors) else vectors[rows]
     return vectors.new_empty(len(chosen), -(-d // FILL) * FILL)[:, :d].copy_(chosen)

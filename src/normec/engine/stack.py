@@ -66,7 +66,7 @@ class Stack(NamedTuple):
 
     def parts(self, vectors: Tensor) -> list[Tensor]:
         """The parameters (G, …) in vectors (G, d), as views."""
-        return [part.view(-1, *shape) for part, shape in zip(torch.split(vectors, self.sizes, dim=1), self.shapes, strict=True)]
+        return [part.view(-1, *shape) for part, shape in zip(vectors.split_with_sizes(self.sizes, 1), self.shapes, strict=True)]
 
     def forward(self, parts: list[Tensor], features: Tensor) -> list[Tensor]:
         """The input of each layer, (G, units, n), and the last one's output, for features (G, n, …)."""

@@ -114,8 +114,8 @@ class Radial(Operator):
         dtype: that in which norms were found and rows are multiplied, whose rounding is kept from the bound.
         """
         factor = self._factor(norms, margin(dtype))
-        counts = usable(norms) & (norms > SMALLEST_NORM) & (factor > SMALLEST_FACTOR)
-        return torch.where(counts, factor, 0.0).clamp_(max=torch.finfo(dtype).max)
+        counts = usable(norms).logical_and_(norms > SMALLEST_NORM).logical_and_(factor > SMALLEST_FACTOR)
+        return factor.clamp_(max=torch.finfo(dtype).max).masked_fill_(counts.logical_not_(), 0.0)
 
     def _factor(self, norms: Tensor, margin: float) -> Tensor:
         raise NotImplementedError
@@ -147,7 +147,7 @@ class Clipping(Radial):
     bound: float
 
     def _factor(self, norms: Tensor, margin: float) -> Tensor:
-        return (self.bound * (1 - margin) / norms).clamp(max=1)
+        return torch.div(self.bound * (1 - margin), norms).clamp_(max=1)
 
     @property
     def threshold(self) -> float:
