@@ -19,10 +19,8 @@ from normec.models import FlatModel
 from normec.operators import Radial
 from normec.streams import seed_global_generator
 
-BYTES_AT_ONCE, BYTES_IN_CACHE = 3 * 2**24, 2**24
-"""Of the gradients, and of the layers' outputs, of the records that are computed at once: at most, and where more are not faster."""
-FASTEST = 32
-"""Records at once from which on fresh memory costs more than calls."""
+BYTES_AT_ONCE = 3 * 2**24
+"""Of the gradients, and of the layers' outputs, of the records that are computed at once."""
 NUMBERS_IN_DOUBLE = 2**19
 """Numbers of gradients that are turned into float64 at a time."""
 
@@ -52,8 +50,7 @@ class Vectorized:
 
     def __init__(self, model: FlatModel, operator: Radial, together: bool, numbers: int) -> None:
         self.model, self.operator, self.together = model, operator, together
-        of_one = model.vector.element_size() * (model.d + numbers)
-        self.at_once = max(1, min(BYTES_AT_ONCE // of_one, max(FASTEST, BYTES_IN_CACHE // of_one)))
+        self.at_once = max(1, BYTES_AT_ONCE // (model.vector.element_size() * (model.d + numbers)))
         self._shapes, self._sizes = [p.shape for p in model.parameters], [p.numel() for p in model.parameters]
         outputs = outputs_as_function(model)
 
