@@ -92,5 +92,9 @@ def test_the_report_says_it(tmp_path: Path, command: Any) -> None:
     run = train(tmp_path / "run")
     command("report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "No noise covers: summary.json: test_accuracy" in page and "an end, or a best round, chosen by looking" in page
+    assert (
+        "No noise covers summary.json (test_accuracy, test_loss, transmissions" in page
+        and "; clients.json; checkpoint/" in page
+        and "an end, or a best round, chosen by looking" in page
+    )
     assert f"against that one ε = {np.ceil(run.summary['epsilon_with_counts'] * 1000) / 1000:.3f}" in page

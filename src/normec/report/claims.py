@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from normec.errors import plural
@@ -95,13 +95,22 @@ def voids(run: Record) -> list[str]:
     return [*lines, *_uncovered(summary)]
 
 
+def _by_file(listed: Iterable[str]) -> str:
+    """Fields that are named "FILE: FIELD", and whole files, by file."""
+    files: dict[str, list[str]] = {}
+    for each in listed:
+        file, _, field = each.partition(": ")
+        files.setdefault(file, []).extend([field] if field else [])
+    return "; ".join(f"{file} ({', '.join(fields)})" if fields else file for file, fields in files.items())
+
+
 def _uncovered(summary: Mapping[str, Any]) -> list[str]:
     """What the run's files hold that no noise covers, and what that costs."""
     simulated = "experiment" not in summary  # a deployment's scores are of the server's own data, and of released models
     listed = summary.get("not_private") or []
     exact = "Losses, accuracies, norms and counts on this page are exact and outside the claim: for a simulation, or for trusted eyes."
     lines = [exact] if simulated else []
-    lines += [f"No noise covers: {'; '.join(map(str, listed))}."] if listed else []
+    lines += [f"No noise covers {_by_file(map(str, listed))}."] if listed else []
     with_counts = summary.get("epsilon_with_counts")
     if isinstance(with_counts, float):
         counts = "Somebody who knows the others' coins and is told how many took part in each round knows who did: against that one"
