@@ -49,7 +49,7 @@ def accuracies(task: tuple[Settings, int]) -> list[float]:
 
     settings, seed = task
     run = execute(prepare(resolve(None, [*settings, f"seed={seed}"]).experiment()))
-    return [round(row["test_accuracy"], 6) for row in run.metrics]
+    return [round(row["test_accuracy"] or 0.0, 6) for row in run.metrics]
 
 
 def measure(workers: int, grids: dict[str, list[Settings]]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def measure(task: tuple[int, int]) -> dict[str, Any]:
 
     import normec
     from normec.models import FlatModel
-    from normec.theory.bounds import Setting, corollary
+    from normec.theory.bounds import FORMS, Setting, corollary
     from normec.theory.constants import constants
     from normec.theory.problems import half_squares, linear, quadratics
 
@@ -69,10 +69,10 @@ def measure(task: tuple[int, int]) -> dict[str, Any]:
         )
         for seed in SEEDS
     ]  # fmt: skip
-    verdicts = [run.summary["theory"] for run in runs]
-    gradients = np.array([[row["simulation_only"]["gradient_norm"] for row in run.metrics[:-1]] for run in runs])
+    verdicts = [verdict for run in runs if (verdict := run.summary["theory"])]
+    gradients = np.array([[seen["gradient_norm"] for row in run.metrics[:-1] if (seen := row["simulation_only"])] for run in runs])
     found = {"corollary": number, "rounds": rounds, "measured": float(gradients.mean(0).min()), "start": float(gradients[0, 0])}
-    totals = {form: max(verdict["bound"][form]["total"] for verdict in verdicts) for form in ("paper", "sharper")}
+    totals: dict[str, float] = {form: max(verdict["bound"][form]["total"] for verdict in verdicts) for form in FORMS}
     return {**found, **totals, "verdicts": sorted({verdict["verdict"] for verdict in verdicts})}
 
 

@@ -20,7 +20,7 @@ import normec
 from conftest import unless_refused
 from normec.hashed import with_hash
 from normec.models import mlp, start_from
-from normec.runs.folder import Output, RunFolder
+from normec.runs.folder import Checkpoint, Output, RunFolder
 
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 40)
@@ -159,13 +159,13 @@ def test_a_damaged_checkpoint_is_never_resumed_as_another(tmp_path: Path) -> Non
     folder = RunFolder(tmp_path)
     folder.checkpoint.parent.mkdir()
     tensors = {"x": torch.arange(30.0), "exposure": torch.ones(4, dtype=torch.float64)}
-    folder.save_checkpoint(tensors, {"rounds_done": 3})
+    folder.save_checkpoint(Checkpoint(tensors, {"rounds_done": 3}))
     output = Output(np.array([True, False, True]), torch.arange(5.0, dtype=torch.float64))
     folder.save_output(output)
     for place in flipped(folder.checkpoint, 150):
         found = unless_refused(folder.load_checkpoint, "state.safetensors is damaged")
-        same = found is None or all(torch.equal(value, found[0][name]) for name, value in tensors.items())
-        assert same and (found is None or found[1] == {"rounds_done": 3}), place
+        same = found is None or all(torch.equal(value, found.tensors[name]) for name, value in tensors.items())
+        assert same and (found is None or found.counts == {"rounds_done": 3}), place
     for place in flipped(tmp_path / "checkpoint" / "output.safetensors", 100):
         again = unless_refused(lambda: folder.load_output(output.fingerprint()), "output.safetensors is damaged")
         assert again is None or (np.array_equal(again.cohort, output.cohort) and torch.equal(again.released, output.released)), place

@@ -10,7 +10,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Clock:
     def __init__(self) -> None:
         self._times: list[float] = []
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: Mapping[str, object]) -> None:
         """A round has ended."""
         self._times.append(time.perf_counter())
 

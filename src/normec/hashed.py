@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def read_with_hash(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def sealed(content: dict[str, Any]) -> dict[str, Any]:
+def sealed(content: Mapping[str, object]) -> dict[str, object]:
     """A JSON object with the hash of all else that it holds, under `hash`."""
     content = {key: value for key, value in content.items() if key != HASH}
     return {**content, HASH: hash_of(plain(content))}
@@ -65,7 +66,7 @@ def unsealed(text: str) -> dict[str, Any]:
     return content
 
 
-def plain(content: dict[str, Any]) -> str:
+def plain(content: Mapping[str, object]) -> str:
     """A JSON object as the text that is hashed, whatever the layout of its file."""
     return json.dumps(content, allow_nan=False, ensure_ascii=False)
 

@@ -58,7 +58,7 @@ class Settings(BaseModel):
         return {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
 
     @classmethod
-    def from_table(cls, section: str, table: dict[str, Any]) -> Self:
+    def from_table(cls, section: str, table: Tree) -> Self:
         """The settings of one section of a configuration; errors name `section.key`."""
         try:
             return cls(**table)
@@ -77,7 +77,7 @@ class Settings(BaseModel):
         """A copy. Pydantic's own would not check what is updated in it."""
         return self.changed(**update) if update else super().model_copy(deep=deep)
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Tree:
         """The settings as plain values, without those left unset; `from_table` reads them back."""
         return self.model_dump(exclude_none=True)
 
@@ -110,15 +110,15 @@ def _sentence(owner: type[Settings], error: ValidationError) -> BadInput:
     return BadInput(name, value=first["input"], must=f"be {expected}")
 
 
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, object], prefix: str = "") -> Tree:
     """A tree of settings as one level, `section.key` → value."""
-    found: dict[str, Any] = {}
+    leaves: Tree = {}
     for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
 
 
-def difference(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
+def difference(saved: Tree, now: Tree) -> str | None:
     """The first setting, with both values, in which two trees differ; None where they agree."""
     before, after = flat(saved), flat(now)
     for key in [*after, *before]:

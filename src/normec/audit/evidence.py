@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,13 @@ LONGER = 1 + 1e-6
 """The length that rounding explains, over the one that the bound allows."""
 BINS = 60
 """The number of bins of the histograms."""
+
+
+class Histograms(TypedDict):
+    """How often each measured value occurred, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
+
+    edges: list[float]
+    counts: dict[str, list[int]]
 
 
 class Messages(NamedTuple):
@@ -165,8 +172,8 @@ class Evidence:
         sums, squares = (np.bincount(group, projection**power)[times > 0] for power in (1, 2))
         return sums, squares, times[times > 0]
 
-    def histograms(self) -> dict[str, Any]:
-        """How often each measured value occurred, in bins of equal width: edges (b + 1,), and counts (b,) by what was measured."""
+    def histograms(self) -> Histograms:
+        """How often each measured value occurred."""
         groups = {
             "canaries that took part": self.canaries[self.present],
             "canaries that did not": self.canaries[~self.present],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from normec.operators import margin, row_norms
 from normec.privacy import Local, Mechanism, SecAgg
 from normec.privacy.noise import Noise
 from normec.runs.observers import Observer
+from normec.runs.written import Summary
 
 STEP, NORM = 300, 4
 """What rounding explains of a state's departure, in unit roundoffs: of its step, and of its own norm."""
@@ -124,7 +124,7 @@ class Witness(Observer):
         self.last, self._done = now, done
         self._updates.clear()
 
-    def finished(self, model: nn.Module, summary: dict[str, Any]) -> None:
+    def finished(self, model: nn.Module, summary: Summary) -> None:
         """Checks that the final model is the last one that was seen."""
         given = parameters_to_vector(parameter for parameter in model.parameters() if parameter.requires_grad)
         if self.last is not None and not torch.equal(given.to(self.last.server.x), self.last.server.x):
@@ -135,26 +135,26 @@ class Witness(Observer):
             self.published = math.inf
 
     def evidence(self) -> Evidence:
-        """The evidence of the rounds that released something.
+        """The evidence of the rounds that measured something.
 
         Raises:
             NormecError: where it would show nothing.
         """
-        rounds, released = self.mechanism.rounds, [self.measured[k] for k in sorted(self.measured)]
-        if len(released) < 2 or self.first is None or self.last is None:
+        rounds, measured = self.mechanism.rounds, [self.measured[k] for k in sorted(self.measured)]
+        if len(measured) < 2 or self.first is None or self.last is None:
             trust = self.mechanism.trust
             cause = f" (privacy.min_honest={trust.min_honest})" if isinstance(trust, SecAgg) else ""
-            raise NormecError(f"the audit shows nothing: {len(released)} of {rounds} rounds released something{cause}, and two are needed")
-        if not any(one.present.any() for one in released):
-            raise NormecError(f"the audit shows nothing: no canary took part in {len(released)} rounds. Raise rounds, or --canaries")
+            raise NormecError(f"the audit shows nothing: {len(measured)} of {rounds} rounds measured something{cause}, and two are needed")
+        if not any(one.present.any() for one in measured):
+            raise NormecError(f"the audit shows nothing: no canary took part in {len(measured)} rounds. Raise rounds, or --canaries")
         d = len(self.last.server.x)
-        if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(released) * d)):
+        if self.longest <= LONGER and self.rounding**2 > UNSEEN * math.sqrt(2 / (len(measured) * d)):
             share = f"rounding is about {self.rounding:.2g} of the noise that was accounted"
             remedy = "Add noise" if self._like.dtype == torch.float64 else "Use engine.dtype=float64"
             raise NormecError(f"the audit shows nothing: {share}, which hides what it looks for. {remedy}")
         cohorts = np.stack([self.cohorts[k][: self._honest] for k in sorted(self.departures)])
         ends, departure = (self.first, self.last), _largest(self.published, *self.departures.values())
-        return Evidence.of(released, cohorts, departure=departure, longest=self.longest, canaries=self.canaries, ends=ends)
+        return Evidence.of(measured, cohorts, departure=departure, longest=self.longest, canaries=self.canaries, ends=ends)
 
     def _round(self, k: int, before: Seen, after: Seen) -> None:
         mechanism, cohort = self.mechanism, self.cohorts[k]

@@ -28,6 +28,7 @@ def audit(
     Says whether the mechanism that ran is the one that was accounted. It ends with exit code 3 where a test is flagged.
     """
     from normec.audit.run import Audit, check_promise, prepare_audit
+    from normec.audit.verdict import AuditTable
     from normec.commands.answers import answer, split
     from normec.config import resolve
     from normec.engine.ranks import processes
@@ -58,7 +59,7 @@ def audit(
     verdict, evidence = prepared.verdict()
     if verdict.flagged:
         folder.save_summary({**trained.summary, "claim": f"{REFUTED} {trained.summary['claim']}"})
-    content = {**verdict.table(), "histograms": evidence.histograms()}
+    content: AuditTable = {**verdict.table(), "histograms": evidence.histograms()}
     folder.save_audit(content)
     answer(content, as_json, audit_table(verdict), *audit_lines(verdict), f"folder: {folder.path}")
     if verdict.flagged:

@@ -25,6 +25,7 @@ from normec.runs.experiment import Experiment, Schedule, prepare
 from normec.runs.folder import RunFolder
 from normec.runs.loop import execute
 from normec.runs.observers import Observer
+from normec.runs.written import MetricsRow
 from normec.streams import Streams
 
 CLIENTS, D, ROUNDS = 6, 12, 8
@@ -55,7 +56,7 @@ class StopsAfter(Observer):
     def __init__(self, stop: int) -> None:
         self.stop = stop
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricsRow) -> None:
         if row["round"] == self.stop:
             raise InterruptedError
 

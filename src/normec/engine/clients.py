@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -26,6 +27,23 @@ from normec.streams import Streams
 
 SAMPLES_KEPT = 2**14
 """Clients whose views on their samples are kept: making them costs as much as a small client's step."""
+
+
+class SimulationOnly(TypedDict, total=False):
+    """What no server would see of a round: norms over its clients, None where none computed, and what `Theory` asks for.
+
+    memory_error: max_i ‖g_i − v_i‖. bounded_share: of the messages, those that the bound has changed. dropped: how many clients were
+    left out. objective: f(x). gradient_norm: ‖∇f(x)‖. smoothness_seen: ‖∇f(x) − ∇f(y)‖ / ‖x − y‖, y the model of the round before.
+    """
+
+    update_norm_mean: float | None
+    update_norm_max: float | None
+    memory_error: float | None
+    bounded_share: float | None
+    dropped: int
+    objective: float | None
+    gradient_norm: float | None
+    smoothness_seen: float | None
 
 
 @dataclass
@@ -55,8 +73,8 @@ class ClientStatistics:
         sums = like.new_tensor([self.computed, self.finite, self.saturated, self.update_sum])
         return sums, like.new_tensor([self.update_max, self.residual_max])
 
-    def summary(self, remembers: bool) -> dict[str, float | int | None]:
-        """Norms over the clients that computed, the memory error max_i ‖g_i − v_i‖, and the bounded share."""
+    def summary(self, remembers: bool) -> SimulationOnly:
+        """The norms. remembers: whether the clients keep memories, which could be in error."""
         if not self.computed:
             return {"update_norm_mean": None, "update_norm_max": None, "memory_error": None, "bounded_share": None, "dropped": 0}
         return {

@@ -8,7 +8,7 @@ import logging
 import math
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
@@ -26,6 +26,24 @@ from normec.runs.spending import check_covers
 from normec.streams import Streams
 
 log = logging.getLogger("flwr")
+
+
+class SpentTable(TypedDict):
+    """ε, None where it is infinite, and its δ."""
+
+    epsilon: float | None
+    delta: float
+
+
+class EvaluationsTable(TypedDict):
+    """What evaluations by the clients have spent, and beside the training; without noise their number alone."""
+
+    number: int
+    epsilon: float | None
+    delta: NotRequired[float]
+    noise_multiplier: NotRequired[float]
+    training: NotRequired[SpentTable]
+    together: SpentTable | None
 
 
 class Evaluations:
@@ -124,15 +142,19 @@ class Evaluations:
         self._rows.append(line_of({key: _finite(value) for key, value in row.items()}).encode())
         self._asked.add(row["round"])
 
-    def table(self, training: Spent, delta: float | None) -> dict[str, Any]:
+    def table(self, training: Spent, delta: float | None) -> EvaluationsTable:
         """As plain values of a summary, beside the training, whose ε and δ these are. ε is null where it is infinite."""
         planned = self.planned()
-        number = {"number": planned.number}
         if not self.mechanism.private or delta is None:
-            return {**number, "epsilon": None, "together": None}
-        own = {"epsilon": planned.spent.epsilon, "delta": planned.delta, "noise_multiplier": planned.noise_multiplier}
-        together = {"epsilon": _finite(planned.with_training(training).epsilon), "delta": planned.with_delta(delta)}
-        return {**number, **own, "training": {"epsilon": _finite(training.epsilon), "delta": delta}, "together": together}
+            return {"number": planned.number, "epsilon": None, "together": None}
+        return {
+            "number": planned.number,
+            "epsilon": planned.spent.epsilon,
+            "delta": planned.delta,
+            "noise_multiplier": planned.noise_multiplier,
+            "training": {"epsilon": _finite(training.epsilon), "delta": delta},
+            "together": {"epsilon": _finite(planned.with_training(training).epsilon), "delta": planned.with_delta(delta)},
+        }
 
 
 def _rounds_of(path: Path) -> set[int]:

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from normec.algorithms import Server, ServerStep, server_round
 from normec.errors import BadInput
-from normec.flower.evaluations import Evaluations
+from normec.evaluation.evaluate import ScoresRow
+from normec.flower.evaluations import Evaluations, EvaluationsTable
 from normec.flower.keeper import NEVER, check_hex
 from normec.flower.layout import Layout
 from normec.flower.terms import Terms
@@ -26,9 +27,11 @@ from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import Mechanism, SpentSoFar
 from normec.privacy.ledger import read
 from normec.privacy.promise import Claim
-from normec.runs.folder import MODEL, Output, RunFolder
+from normec.runs.folder import MODEL, Checkpoint, Output, RunFolder
 from normec.runs.journal import Promise, RunJournal, Standing
 from normec.runs.uncovered import beside_the_claim, named_once
+from normec.runs.written import MetricsRow, SharedSummary
+from normec.settings import Tree
 from normec.streams import Streams
 from normec.theory.guarantees import guarantee
 from normec.version import __version__
@@ -40,6 +43,29 @@ COUNTS = (
 """What a checkpoint holds beside the vectors."""
 NUMBERS = ("rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
 """Those of them that are numbers."""
+
+
+class DeploymentRow(MetricsRow):
+    """A line of a deployment's metrics. federation: what became of a round's nodes. evaluation: numbers of the server's evaluation."""
+
+    federation: dict[str, Any]
+    evaluation: dict[str, float | None]
+
+
+class ByClients(TypedDict, total=False):
+    """What evaluations by the clients have spent, where there are any."""
+
+    evaluation: EvaluationsTable
+
+
+class DeploymentSummary(SharedSummary, ByClients):
+    """The summary of a deployment. settings: its terms."""
+
+    algorithm: str
+    convergence: str
+    experiment: str
+    clients: list[str]
+    settings: Tree
 
 
 @dataclass(kw_only=True)
@@ -93,13 +119,13 @@ class ServerState(Standing):
             state.evaluations = Evaluations(folder.path / "evaluation", terms, terms.evaluation, state.evaluated)
         return state
 
-    def _resume(self, folder: RunFolder, settings: dict[str, Any]) -> None:
-        found = self.journal.open(settings, self._tensors(), NUMBERS)
-        if found is None:
+    def _resume(self, folder: RunFolder, settings: Tree) -> None:
+        checkpoint = self.journal.open(settings, self._tensors(), NUMBERS)
+        if checkpoint is None:
             if self.journal.counted(0):
                 raise BadInput("folder", f": {folder.path} has a ledger with rounds and no checkpoint", remedy="Restore it, or use another")
             return
-        tensors, counts = found
+        tensors, counts = checkpoint
         self.server = Server.loaded(tensors, self.terms.algorithm, self.optimizer)
         for name in COUNTS:
             setattr(self, name, counts.get(name, getattr(self, name)))
@@ -178,13 +204,15 @@ class ServerState(Standing):
         self._checkpoint()
         self.journal.end(self.rounds_done - 1)
 
-    def finish(self, folder: RunFolder, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    def finish(self, folder: RunFolder, tensors: dict[str, Tensor]) -> DeploymentSummary:
         """Writes the model's arrays and the summary, and returns it."""
-        evaluations, delta = self.evaluations, self.terms.privacy.delta
-        summary = {
+        evaluated, delta = ByClients(), self.terms.privacy.delta
+        if self.evaluations:
+            evaluated["evaluation"] = self.evaluations.table(self.journal.spent(), delta)
+        summary: DeploymentSummary = {
             **self.journal.summary(self.claim()),
             "algorithm": self.terms.algorithm.name,
-            **({"evaluation": evaluations.table(self.journal.spent(), delta)} if evaluations else {}),
+            **evaluated,
             "convergence": str(guarantee(self.terms.algorithm, self.optimizer, None, self.mechanism)),
             "experiment": self.experiment,
             "clients": list(self.clients),
@@ -208,12 +236,12 @@ class ServerState(Standing):
 
     def _checkpoint(self) -> None:
         self.evaluated = self.evaluations.counted if self.evaluations else 0
-        self.journal.save(self._tensors(), {name: getattr(self, name) for name in COUNTS})
+        self.journal.save(Checkpoint(self._tensors(), {name: getattr(self, name) for name in COUNTS}))
 
     def _write(self, counts: Mapping[str, Any], evaluated: Mapping[str, Any]) -> None:
         """Adds a line to the metrics: evaluate_fn's `loss` and `accuracy` under the names of a simulation's."""
         self.seconds = self.journal.seconds
-        scores = {
+        scores: ScoresRow = {
             "train_loss": None,
             "test_loss": _number(evaluated.get("test_loss", evaluated.get("loss"))),
             "test_accuracy": _number(evaluated.get("test_accuracy", evaluated.get("accuracy"))),
@@ -221,8 +249,8 @@ class ServerState(Standing):
         also = self.evaluations.spent_after(self.rounds_done) if self.evaluations else 0.0
         row = self.journal.row(self, scores, self.bytes_up, self.bytes_down, also)
         numbers = {name: _number(value) for name, value in evaluated.items()}
-        row = {**row, "simulation_only": None, "federation": dict(counts), "evaluation": numbers}
-        self.journal.write(named_once(self.journal.rows, self.mechanism, row, deployed=True))
+        line: DeploymentRow = {**row, "simulation_only": None, "federation": dict(counts), "evaluation": numbers}
+        self.journal.write(named_once(self.journal.rows, self.mechanism, line, deployed=True))
 
 
 def _newer_than(attempt: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from normec.algorithms import Algorithm
 from normec.errors import BadInput, plural
@@ -15,16 +15,16 @@ from normec.privacy.aggregation import Aggregation, lattice_for
 from normec.privacy.calibration import affordable_rounds, calibrate
 from normec.privacy.discrete_gaussian import LARGEST_SCALE
 from normec.privacy.gaussian import Spent
-from normec.privacy.mechanism import Mechanism, Privacy
+from normec.privacy.mechanism import Adjacency, Mechanism, Privacy
 from normec.privacy.noise import LATTICE_GAP, is_independent, lattice_gap
 from normec.privacy.participation import OWN, Participation
-from normec.privacy.trust import check_rounds_are_opened
+from normec.privacy.trust import Trust, check_rounds_are_opened
 
 SEEDED = "Seeded noise: for simulation, not for release."
 SECURE = "Secure noise, from the operating system's generator."
 REFUTED = "Its audit is FLAGGED: the mechanism that ran is not the one that was accounted, and this claim does not hold:"
 """What stands before the claim of a run whose audit has found something."""
-EVERY_ROUND = "epsilon_every_round"
+EVERY_ROUND: Literal["epsilon_every_round"] = "epsilon_every_round"
 """The key of a summary with ε of a client that the server asks in every round; None where the claim does not rest on whom it asks."""
 
 LARGEST_EPSILON = 1e4
@@ -109,15 +109,36 @@ def _parts(training: Spent, delta: float, evaluated: Evaluated | None) -> str:
     )
 
 
-def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> dict[str, Any]:
-    """A claim as the plain values of summary.json; what promises nothing has none. noise: "seeded" or "secure"."""
+class ClaimTable(TypedDict):
+    """A claim as the plain values of summary.json; None for what has no meaning without a promise, or is infinite."""
+
+    claim: str
+    private: bool
+    epsilon: float | None
+    epsilon_realised_max: float | None
+    epsilon_every_round: float | None
+    delta: float | None
+    unit: Literal["client"]
+    adjacency: Adjacency | None
+    trust: Trust
+    sampling: str
+    rate: float
+    accountant: str | None
+    noise_multiplier: float
+    noise_std: float
+    sensitivity: float | None
+    noise: str | None
+
+
+def claim_table(mechanism: Mechanism, claim: Claim, noise: str) -> ClaimTable:
+    """A claim as plain values. noise: "seeded" or "secure"."""
     private = mechanism.private
     return {
         "claim": claim.sentence,
         "private": private,
         "epsilon": claim.spent.epsilon if private else None,
         "epsilon_realised_max": claim.realised_max,
-        EVERY_ROUND: claim.spent.every_round,
+        "epsilon_every_round": claim.spent.every_round,
         "delta": claim.delta if private else None,
         "unit": "client",
         "adjacency": mechanism.adjacency if private else None,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from normec.audit.evidence import Histograms
+from normec.audit.verdict import finished
 from normec.report.groups import Group
 from normec.runs.record import Record
+from normec.runs.written import MetricsRow
 from normec.settings import flat
 
 MOST_NUMBERS = 45_000
@@ -17,23 +20,51 @@ NOT_CURVES = {*AXES, "bytes_down"}
 FIRST_METRICS = ("test_accuracy", "test_loss", "train_loss")
 
 
-def curves(groups: list[Group]) -> dict[str, Any]:
+class Columns(TypedDict):
+    """The numbers of a group by round. spread: standard deviations, of several seeds."""
+
+    columns: dict[str, list[float | None]]
+    spread: NotRequired[dict[str, list[float | None]]]
+
+
+class GroupCurves(Columns):
+    """What the chart shows of a group."""
+
+    name: str
+    seeds: int
+
+
+class AuditedRun(Histograms):
+    """The picture of an audit."""
+
+    name: str
+
+
+class Chart(TypedDict):
+    """What the page's script draws. metrics: those that it offers. axes: titles by number. left_out: rounds that are not shown."""
+
+    runs: list[GroupCurves]
+    metrics: list[str]
+    axes: dict[str, str]
+    left_out: int
+    audits: list[AuditedRun]
+
+
+def curves(groups: list[Group]) -> Chart:
     """For the chart: of each group the columns of its metrics, and of several seeds their standard deviations."""
     names = sorted({key for run in _runs(groups) for row in run.metrics for key, value in numbers(row).items() if value is not None})
     columns = sum(1 if group.seeds == 1 else 2 for group in groups) * max(len(names), 1)
     most = max(2, MOST_NUMBERS // columns)
-    series, left_out = [], 0
+    series: list[GroupCurves] = []
+    left_out = 0
     for group in groups:
         all_rows = _rows(group)
         rows = thinned(all_rows, most)
         left_out += len(all_rows) - len(rows)
         series.append({"name": group.name, "seeds": group.seeds, **_columns(group, rows, names)})
     axes = {key: title for key, title in AXES.items() if key in names}
-    audits = [
-        {"name": name, **run.audit["histograms"]}
-        for group in groups
-        for name, run in group.runs.items()
-        if run.audit is not None and "tests" in run.audit
+    audits: list[AuditedRun] = [
+        {"name": name, **audit["histograms"]} for group in groups for name, run in group.runs.items() if (audit := finished(run.audit))
     ]
     return {"runs": series, "metrics": metrics(names), "axes": axes, "left_out": left_out, "audits": audits}
 
@@ -45,7 +76,7 @@ def metrics(names: list[str]) -> list[str]:
     return offered + [key for key in names if key not in offered and key not in NOT_CURVES]
 
 
-def numbers(row: dict[str, Any]) -> dict[str, float | None]:
+def numbers(row: MetricsRow) -> dict[str, float | None]:
     """The numbers of a round on one level, short; what no server would see under its own name."""
     found = {}
     for key, value in flat(row).items():
@@ -54,7 +85,7 @@ def numbers(row: dict[str, Any]) -> dict[str, float | None]:
     return found
 
 
-def thinned(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def thinned(rows: list[MetricsRow], most: int) -> list[MetricsRow]:
     """About `most` of the rounds, evenly, those with scores before the others; the first and the last always."""
     scored = [place for place, row in enumerate(rows) if row.get("test_accuracy") is not None or row.get("train_loss") is not None]
     others = sorted(set(range(len(rows))) - set(scored))
@@ -68,14 +99,14 @@ def _runs(groups: list[Group]) -> list[Record]:
     return [run for group in groups for run in group.runs.values()]
 
 
-def _rows(group: Group) -> list[dict[str, Any]]:
+def _rows(group: Group) -> list[MetricsRow]:
     """The first run's rounds that all runs of the group have."""
     first, *others = group.runs.values()
     rounds = [{row["round"] for row in run.metrics} for run in others]
     return [row for row in first.metrics if all(row["round"] in of_run for of_run in rounds)]
 
 
-def _columns(group: Group, rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+def _columns(group: Group, rows: list[MetricsRow], names: list[str]) -> Columns:
     """Means in these rounds, and standard deviations where the group has several runs; None where a run has no value."""
     kept = [row["round"] for row in rows]
     tables = []
@@ -83,7 +114,7 @@ def _columns(group: Group, rows: list[dict[str, Any]], names: list[str]) -> dict
         by_round = {row["round"]: row for row in run.metrics}
         tables.append([numbers(by_round[k]) for k in kept])
     cells = {name: [[table[place].get(name) for table in tables] for place in range(len(kept))] for name in names}
-    found: dict[str, Any] = {"columns": {name: [_whole(cell, statistics.fmean) for cell in column] for name, column in cells.items()}}
+    found: Columns = {"columns": {name: [_whole(cell, statistics.fmean) for cell in column] for name, column in cells.items()}}
     if group.seeds > 1:
         scores = [name for name in names if name not in AXES]
         found["spread"] = {name: [_whole(cell, statistics.stdev) for cell in cells[name]] for name in scores}

@@ -15,7 +15,7 @@ from normec.privacy.promise import with_every_round
 from normec.report.claims import claim, standing, voids
 from normec.report.groups import Group
 from normec.report.markup import render, table
-from normec.runs.record import Record
+from normec.runs.record import Number, Record
 from normec.runs.verdict import lines as verdict
 from normec.terminal.cells import number
 from normec.terminal.runs import MOST
@@ -58,18 +58,19 @@ def headline(groups: list[Group]) -> tuple[str, Callable[[Record], float | None]
     for key in requested(groups):
         if any(group.values(partial(requested_value, key=key)) for group in groups):
             return key, partial(requested_value, key=key), ".4g"
-    loss = "test_loss" if _any(groups, "test_loss") else "train_loss"
-    return "test loss" if loss == "test_loss" else "training loss", partial(Record.last, metric=loss), ".4f"
+    if _any(groups, "test_loss"):
+        return "test loss", partial(Record.last, metric="test_loss"), ".4f"
+    return "training loss", partial(Record.last, metric="train_loss"), ".4f"
 
 
 def _order(groups: list[Group]) -> Callable[[Group], float]:
     """What is smaller for better groups: by accuracy, or else by loss, of which more or less is known to be better."""
-    key = next((key for key in ("test_accuracy", "test_loss") if _any(groups, key)), "train_loss")
+    key: Number = "test_accuracy" if _any(groups, "test_accuracy") else "test_loss" if _any(groups, "test_loss") else "train_loss"
     sign = -1 if key == "test_accuracy" else 1
     return lambda group: sign * statistics.fmean(group.values(partial(Record.last, metric=key)) or [sign * math.inf])
 
 
-def _any(groups: list[Group], metric: str) -> bool:
+def _any(groups: list[Group], metric: Number) -> bool:
     return any(group.values(partial(Record.last, metric=metric)) for group in groups)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from normec.errors import BadInput
 from normec.runs.experiment import Plan
-from normec.runs.folder import BEST, RunFolder
+from normec.runs.folder import BEST, Checkpoint, RunFolder
 from normec.runs.model import saved_as
+from normec.runs.written import BestTable, MetricsRow
 
 
 @dataclass
@@ -36,9 +36,10 @@ class Best:
             return cls(None, True, private)
         return cls(chosen.best, chosen.larger_is_better(plan.metrics, plan.model.reading, plan.federation.test is not None), private)
 
-    def look(self, row: dict[str, Any], x: Tensor, buffers: Tensor) -> None:
+    def look(self, row: MetricsRow, x: Tensor, buffers: Tensor) -> None:
         """Takes the model x of a round, with its line of the metrics, where it is better than all before."""
-        value = None if self.by is None else {**row, **(row.get("metrics") or {})}.get(self.by)
+        numbers = {"train_loss": row["train_loss"], "test_loss": row["test_loss"], "test_accuracy": row["test_accuracy"]}
+        value = None if self.by is None else (numbers | row.get("metrics", {})).get(self.by)
         if value is None or (self.value is not None and (value <= self.value if self.larger else value >= self.value)):
             return
         self.round, self.value, self.x, self.buffers = row["round"], value, x.clone(), buffers.clone()
@@ -47,12 +48,13 @@ class Best:
         """What a checkpoint holds of it."""
         return {} if self.x is None or self.buffers is None else {"best.x": self.x, "best.buffers": self.buffers}
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, float | None]:
         """The numbers beside `tensors`."""
         return {} if self.x is None else {"best_round": self.round, "best_value": self.value}
 
-    def load(self, tensors: dict[str, Tensor], counts: dict[str, Any], like: Tensor) -> None:
+    def load(self, checkpoint: Checkpoint, like: Tensor) -> None:
         """Goes on from a checkpoint."""
+        tensors, counts = checkpoint
         if self.by is None or "best_round" not in counts:
             return
         if "best.x" not in tensors or tensors["best.x"].shape != like.shape or "best.buffers" not in tensors:
@@ -66,7 +68,7 @@ class Best:
             plan.model.start_from(self.buffers)
             folder.save_model(plan.model.load(self.x), saved_as(plan), BEST)
 
-    def table(self) -> dict[str, Any] | None:
+    def table(self) -> BestTable | None:
         """As in summary.json; None where nothing was chosen."""
         if self.by is None or self.value is None:
             return None

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from normec.errors import BadInput
 from normec.files import Appended, Lock, making, write_atomically
 from normec.hashed import hash_of, plain, read_with_hash, sealed, unsealed, with_hash, with_last_line
-from normec.settings import difference
+from normec.settings import Tree, difference
+
+if TYPE_CHECKING:
+    from normec.runs.written import MetricsRow
 
 MODEL, BEST = "model.safetensors", "best.safetensors"
 """The last model of a run, and its best one where one is kept."""
@@ -28,6 +31,13 @@ ROWS = "metrics"
 """In those of a checkpoint, the hash of the rows of metrics up to it."""
 NO_ROUND = -1
 """Rounds done where there is no checkpoint: not even the line of round 0 is kept."""
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds. counts: numbers and names, as JSON; its reader says which."""
+
+    tensors: dict[str, Tensor]
+    counts: dict[str, Any]
 
 
 class Output(NamedTuple):
@@ -114,7 +124,7 @@ class RunFolder:
         if self._lock is not None:
             self._lock.release()
 
-    def check_settings(self, now: dict[str, Any]) -> None:
+    def check_settings(self, now: Tree) -> None:
         """Writes down the settings of a new run; refuses to resume one that has others. run.toml says what is resumed.
 
         Raises:
@@ -131,14 +141,14 @@ class RunFolder:
         if self.configuration is not None:
             self.save_config(self.configuration)
 
-    def start_metrics(self, rounds_done: int) -> list[dict[str, Any]]:
+    def start_metrics(self, rounds_done: int) -> list[MetricsRow]:
         """Cuts metrics.jsonl back to the rounds that a checkpoint holds, and returns those."""
-        kept: list[dict[str, Any]] = []
+        kept: list[MetricsRow] = []
         self._rows_hash = hashlib.blake2b(digest_size=16)
         with self._reading(self.metrics):
             lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
             for number, line in enumerate(lines[: rounds_done + 1]):
-                kept.append(unsealed(line))
+                kept.append(cast("MetricsRow", unsealed(line)))
                 if kept[-1]["round"] != number:
                     raise ValueError(f"line {number + 1} holds round {kept[-1]['round']}")
                 self._take_in(kept[-1])
@@ -149,7 +159,7 @@ class RunFolder:
         self.replace_metrics(kept)
         return kept
 
-    def replace_metrics(self, rows: list[dict[str, Any]]) -> None:
+    def replace_metrics(self, rows: list[MetricsRow]) -> None:
         """Writes all rounds anew, in one step."""
         write_atomically(self.metrics, lambda: "".join(line_of(row) for row in rows).encode())
         self.rows.replaced()
@@ -162,30 +172,31 @@ class RunFolder:
         """Whether the output of a round is stored, to be released if its run was interrupted."""
         return self._output.exists()
 
-    def append_metrics(self, row: dict[str, Any]) -> None:
+    def append_metrics(self, row: MetricsRow) -> None:
         """Adds one round; each line is complete on disk before the next round starts."""
         self.rows.append(line_of(row).encode())
         self._take_in(row)
 
-    def _take_in(self, row: dict[str, Any]) -> None:
+    def _take_in(self, row: MetricsRow) -> None:
         """Adds a row to the hash of all rows. Its ε stays out, which a resumed run counts anew, and which the ledger vouches for."""
         content = {key: value for key, value in row.items() if key != "epsilon"}
         self._rows_hash.update(plain(content).encode(errors="surrogatepass"))
 
-    def save_checkpoint(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replaces the checkpoint in one step: a reader finds the old one or the new one, whole."""
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        metadata = {name: json.dumps(value) for name, value in counts.items()} | {RUN: self._run, ROWS: self._rows_hash.hexdigest()}
+        whole = {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}
+        metadata = {name: json.dumps(value) for name, value in checkpoint.counts.items()}
+        metadata |= {RUN: self._run, ROWS: self._rows_hash.hexdigest()}
         write_atomically(self.checkpoint, lambda: with_hash(whole, metadata))
 
-    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def load_checkpoint(self) -> Checkpoint | None:
         """The tensors and the counts of the checkpoint, or None where there is none yet."""
         if not self.checkpoint.exists():
             return None
         with self._reading(self.checkpoint):
             tensors, metadata = self._own(self.checkpoint)
             self._rows_hash_held = metadata.pop(ROWS, "")
-            return tensors, {name: json.loads(value) for name, value in metadata.items()}
+            return Checkpoint(tensors, {name: json.loads(value) for name, value in metadata.items()})
 
     def _own(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         """A file of tensors that this run has written, not one of other settings."""
@@ -219,7 +230,7 @@ class RunFolder:
                 raise ValueError("it is not the output that the ledger names")
             return output
 
-    def save_model(self, module: nn.Module, made_by: dict[str, Any], name: str = MODEL) -> None:
+    def save_model(self, module: nn.Module, made_by: Mapping[str, object], name: str = MODEL) -> None:
         """Writes the parameters and buffers to a file, with what makes the module."""
         entries = module.state_dict().items()
         state = {name: value.detach().clone().contiguous() for name, value in entries if isinstance(value, Tensor)}
@@ -239,16 +250,16 @@ class RunFolder:
         text = f'{{"simulation_only": [{", ".join(map(encode, rows))}]}}'
         write_atomically(self.clients, lambda: f'{text[:-1]}, "hash": "{hash_of(text)}"}}'.encode())
 
-    def save_audit(self, found: dict[str, Any]) -> None:
+    def save_audit(self, content: Mapping[str, object]) -> None:
         """Writes what an audit has found, or at its start how many canaries there are."""
-        write_atomically(self.audit, lambda: _for_people(found))
+        write_atomically(self.audit, lambda: _for_people(content))
 
-    def save_summary(self, summary: dict[str, Any]) -> None:
+    def save_summary(self, summary: Mapping[str, object]) -> None:
         """Writes the summary, last of all: it names the run's other files, each with its hash."""
         files = {path.name: hash_of(path.read_bytes()) for path in self._results() if path.is_file()}
         write_atomically(self.summary, lambda: _for_people({**summary, "files": files}))
 
-    def check_results(self, summary: dict[str, Any], *paths: Path) -> None:
+    def check_results(self, summary: Tree, *paths: Path) -> None:
         """Refuses files of a finished run that are not those of which its summary speaks.
 
         Raises:
@@ -265,10 +276,10 @@ class RunFolder:
         return self.config, self.metrics, self.clients, self.path / MODEL, self.path / BEST
 
 
-def _for_people(content: dict[str, Any]) -> bytes:
+def _for_people(content: Mapping[str, object]) -> bytes:
     return json.dumps(sealed(content), indent=2, allow_nan=False, ensure_ascii=False).encode()
 
 
-def line_of(row: dict[str, Any]) -> str:
+def line_of(row: Mapping[str, object]) -> str:
     """A line of metrics, with its hash."""
     return json.dumps(sealed(row), allow_nan=False) + "\n"

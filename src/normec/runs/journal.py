@@ -15,12 +15,15 @@ from torch import Tensor
 
 from normec.algorithms import Server
 from normec.errors import BadInput
+from normec.evaluation.evaluate import ScoresRow
 from normec.privacy import Mechanism, Privacy, Spent, SpentSoFar, epsilon
 from normec.privacy.account import Evaluated
 from normec.privacy.header import Header
 from normec.privacy.ledger import Ledger
 from normec.privacy.promise import Claim, claim_table, state_claim
-from normec.runs.folder import NO_ROUND, Output, RunFolder
+from normec.runs.folder import NO_ROUND, Checkpoint, Output, RunFolder
+from normec.runs.written import MetricsRow, SharedRow, SharedSummary
+from normec.settings import Tree
 from normec.version import versions
 
 
@@ -53,7 +56,7 @@ class RunJournal:
     def __init__(self, folder: RunFolder | None, promise: Promise, replays: bool = True) -> None:
         self.folder, self.promise, self.replays = folder, promise, replays
         self.ledger: Ledger | None = None
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[MetricsRow] = []
         self._clock = time.perf_counter()
 
     @property
@@ -63,10 +66,8 @@ class RunJournal:
 
     # where a run stands
 
-    def open(
-        self, settings: dict[str, Any], like: Mapping[str, Tensor], numbers: Sequence[str]
-    ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The vectors and counts of the folder's checkpoint, None where there is none; from here on the folder belongs to this run.
+    def open(self, settings: Tree, like: Mapping[str, Tensor], numbers: Sequence[str]) -> Checkpoint | None:
+        """The folder's checkpoint, None where there is none; from here on the folder belongs to this run.
 
         like: vectors that it holds, of their sizes. numbers: counts that it holds.
 
@@ -78,11 +79,11 @@ class RunJournal:
             return None
         self.folder.check_settings(settings)
         self._open_ledger(self.folder)
-        found = self.folder.load_checkpoint()
-        if found is None:
+        checkpoint = self.folder.load_checkpoint()
+        if checkpoint is None:
             self.rows = self.folder.start_metrics(NO_ROUND)
             return None
-        tensors, counts = found
+        tensors, counts = checkpoint
         _check_counts(counts, numbers)
         if self.ledger:
             self.ledger.check_holds(counts.get("ledger"))
@@ -90,7 +91,7 @@ class RunJournal:
         _check_shapes(tensors, like)
         self.start_clock(counts["seconds"])
         self._settle(counts["rounds_done"])
-        return found
+        return checkpoint
 
     def _open_ledger(self, folder: RunFolder) -> None:
         mechanism, privacy, delta, spent = self.promise
@@ -106,10 +107,11 @@ class RunJournal:
         if self.ledger and (pending := self.ledger.pending()) and pending[0] < rounds_done:
             self.ledger.release(pending[0])
 
-    def save(self, tensors: dict[str, Tensor], counts: dict[str, Any]) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
         """Replaces the checkpoint; it names the ledger's last line, so that it goes with no other ledger."""
         if self.folder:
-            self.folder.save_checkpoint(tensors, counts | ({"ledger": self.ledger.head} if self.ledger else {}))
+            named = {"ledger": self.ledger.head} if self.ledger else {}
+            self.folder.save_checkpoint(checkpoint._replace(counts=checkpoint.counts | named))
 
     def check_in_place(self) -> None:
         """Raises TrainingFailed where ledger or metrics are not the files that were written any more."""
@@ -165,7 +167,7 @@ class RunJournal:
         """Wall time of the run so far, over all its processes."""
         return time.perf_counter() - self._clock
 
-    def row(self, standing: Standing, scores: Mapping[str, Any], bytes_up: int, bytes_down: int, also_spent: float = 0.0) -> dict[str, Any]:
+    def row(self, standing: Standing, scores: ScoresRow, bytes_up: int, bytes_down: int, also_spent: float = 0.0) -> SharedRow:
         """A line of the metrics. also_spent: ε of what the ledger does not count."""
         return {
             "round": standing.rounds_done,
@@ -177,7 +179,7 @@ class RunJournal:
             "seconds": round(standing.seconds, 3),
         }
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: MetricsRow) -> None:
         """Adds a line to the metrics."""
         self.rows.append(row)
         if self.folder:
@@ -236,13 +238,18 @@ class RunJournal:
             mechanism, self.spent(), delta=delta or 0.0, exposure=largest_exposure, limit=privacy.client_limit, evaluated=evaluated
         )
 
-    def summary(self, claim: Claim) -> dict[str, Any]:
+    def summary(self, claim: Claim) -> SharedSummary:
         """What every summary says: the claim, and how the metrics ended."""
-        last, numbers = self.rows[-1], ("test_accuracy", "test_loss", "transmissions", "bytes_up", "bytes_down", "seconds")
+        last = self.rows[-1]
         return {
             **claim_table(self.mechanism, claim, self.promise.privacy.noise),
             "rounds": last["round"],
-            **{name: last[name] for name in numbers},
+            "test_accuracy": last["test_accuracy"],
+            "test_loss": last["test_loss"],
+            "transmissions": last["transmissions"],
+            "bytes_up": last["bytes_up"],
+            "bytes_down": last["bytes_down"],
+            "seconds": last["seconds"],
             "versions": {**versions(), "python": platform.python_version()},
         }
 

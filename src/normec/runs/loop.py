@@ -30,6 +30,7 @@ from normec.runs.folder import Output, RunFolder
 from normec.runs.interrupts import deferred_interrupt
 from normec.runs.observers import Audience, Observer
 from normec.runs.recorder import Recorder, State
+from normec.runs.written import MetricsRow, Summary
 from normec.streams import global_generators_kept
 
 
@@ -38,8 +39,8 @@ class Run:
     """A finished run. metrics: one dict a round, as in metrics.jsonl. epsilon: the claim for the whole run, or ∞."""
 
     model: nn.Module
-    metrics: list[dict[str, Any]]
-    summary: dict[str, Any]
+    metrics: list[MetricsRow]
+    summary: Summary
     epsilon: float
     folder: Path | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -19,12 +19,22 @@ from normec.runs.experiment import Plan
 from normec.runs.folder import BEST, MODEL, RunFolder
 
 
-def saved_as(plan: Plan) -> dict[str, Any]:
+class SavedModel(TypedDict):
     """What makes the module of a run again, and says how to use it.
 
-    Its factory if that has a name, the shape of a sample and whether it holds integers, the numbers of classes and outputs, the names
-    of the classes.
+    factory: its name, of one that has any. input_shape, integers: of a sample. classes, outputs: how many. names: of the classes.
     """
+
+    factory: dict[str, str] | None
+    input_shape: list[int]
+    integers: bool
+    classes: int | None
+    names: list[str]
+    outputs: int | None
+
+
+def saved_as(plan: Plan) -> SavedModel:
+    """What makes the module of a run again."""
     data = plan.experiment.data
     classes = len(data.classes) if data.classes else None
     outputs = outputs_asked(plan.experiment.loss, data.y, classes)
@@ -50,7 +60,7 @@ def load_model(folder: Path | str, model: Factory | None = None, *, best: bool =
     return made_again(folder, model, best)[0]
 
 
-def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[nn.Module, dict[str, Any]]:
+def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[nn.Module, SavedModel]:
     """The module as `load_model` returns it, and what `saved_as` wrote beside it."""
     here = RunFolder(Path(folder))
     path = here.path / (BEST if best else MODEL)
@@ -59,7 +69,7 @@ def made_again(folder: Path | str, model: Factory | None, best: bool) -> tuple[n
         raise BadInput("folder", f": {folder} holds no {path.name}", remedy=f"Give the folder of a run{of} that has ended")
     try:
         state, metadata = read_with_hash(path)
-        saved = json.loads(metadata["model"])
+        saved: SavedModel = json.loads(metadata["model"])
         known = Model(**saved["factory"]) if saved["factory"] and model is None else None
         sample, classes = torch.zeros(saved["input_shape"]), saved["classes"]
         outputs = saved.get("outputs", classes)

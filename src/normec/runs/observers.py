@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 from torch import Tensor, nn
 
 from normec.algorithms import Server
 from normec.runs.experiment import Plan
+from normec.runs.written import MetricsRow, Summary
 
 P = ParamSpec("P")
 
@@ -37,10 +38,10 @@ class Observer:
         float64; None where it released nothing.
         """
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricsRow) -> None:
         """Called with each line of the metrics; row["round"] is 0 before training."""
 
-    def finished(self, model: nn.Module, summary: dict[str, Any]) -> None:
+    def finished(self, model: nn.Module, summary: Summary) -> None:
         """Called once, with the trained model and the summary, when both are written."""
 
 

@@ -8,15 +8,19 @@ import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, cast
 
 from normec.errors import BadInput
+from normec.evaluation.clients import ClientScores
 from normec.hashed import check_last_line, unsealed
 from normec.privacy.account import Account
 from normec.runs.folder import RunFolder
 from normec.runs.spending import account_of, check_audit, check_metrics, check_summary, finite_or_none, promises
+from normec.runs.written import MetricsRow
 from normec.settings import Tree
 
+Number = Literal["test_accuracy", "test_loss", "train_loss", "transmissions", "bytes_up", "bytes_down", "epsilon", "seconds"]
+"""Of a line of metrics."""
 DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a file of a run's folder raises where it is damaged."""
 
@@ -31,9 +35,9 @@ class Record:
 
     path: Path
     settings: Tree
-    metrics: list[dict[str, Any]]
-    summary: dict[str, Any] | None
-    audit: dict[str, Any] | None = None
+    metrics: list[MetricsRow]
+    summary: Tree | None
+    audit: Tree | None = None
     account: Account | None = None
 
     @classmethod
@@ -73,7 +77,7 @@ class Record:
         return cls(path, settings, metrics, summary, audit, account)
 
     @functools.cached_property
-    def clients(self) -> list[dict[str, Any]]:
+    def clients(self) -> list[ClientScores]:
         """Of a finished run how each client fares, which only a simulation can know; read when it is asked for, since it may be large.
 
         Raises:
@@ -101,13 +105,13 @@ class Record:
         """The same for a client that is asked in every round; None where ε does not rest on whom the server asks."""
         return self.account.spent.every_round if self.account else None
 
-    def best(self, metric: str = "test_accuracy") -> float | None:
-        """The largest value of a metric over the rounds; None where it was never taken."""
-        return max((row[metric] for row in self.metrics if row.get(metric) is not None), default=None)
+    def best(self, metric: Number = "test_accuracy") -> float | None:
+        """The largest value of a number over the rounds; None where it was never taken."""
+        return max((value for row in self.metrics if (value := row.get(metric)) is not None), default=None)
 
-    def last(self, metric: str) -> float | None:
-        """The last value of a metric; None where it was never taken."""
-        return next((row[metric] for row in reversed(self.metrics) if row.get(metric) is not None), None)
+    def last(self, metric: Number) -> float | None:
+        """The last value of a number; None where it was never taken."""
+        return next((value for row in reversed(self.metrics) if (value := row.get(metric)) is not None), None)
 
     @property
     def last_metrics(self) -> dict[str, float | None]:
@@ -115,31 +119,31 @@ class Record:
         taken = (row["metrics"] for row in reversed(self.metrics) if isinstance(row.get("metrics"), dict))
         return next((each for each in taken if any(value is not None for value in each.values())), {})
 
-    def reaching(self, target: float | None, metric: str = "test_accuracy") -> dict[str, Any] | None:
-        """The first evaluated round in which a metric is at least `target`; None where there is none."""
+    def reaching(self, target: float | None) -> MetricsRow | None:
+        """The first evaluated round whose test accuracy is at least `target`; None where there is none."""
         if target is None:
             return None
-        return next((row for row in self.metrics if row.get(metric) is not None and row[metric] >= target), None)
+        return next((row for row in self.metrics if (accuracy := row.get("test_accuracy")) is not None and accuracy >= target), None)
 
 
 def _damaged(path: Path, error: Exception) -> BadInput:
     return BadInput(str(path), f"is damaged ({type(error).__name__}: {error})", remedy="Leave this run out, or run it again")
 
 
-def _is_audit(found: dict[str, Any]) -> bool:
+def _is_audit(content: Tree) -> bool:
     """Whether it is what an audit writes at its start, or at its end."""
-    if "tests" not in found:
-        return isinstance(found["canaries"], int)
-    return {"canaries", "claimed", "flagged"} <= found.keys() and {"edges", "counts"} <= found["histograms"].keys()
+    if "tests" not in content:
+        return isinstance(content["canaries"], int)
+    return {"canaries", "claimed", "flagged"} <= content.keys() and {"edges", "counts"} <= content["histograms"].keys()
 
 
-def _rows(text: str) -> list[dict[str, Any]]:
+def _rows(text: str) -> list[MetricsRow]:
     """The lines of the metrics; the last may be half written now."""
     *whole, rest = text.split("\n")
     with contextlib.suppress(json.JSONDecodeError):
         if json.JSONDecoder().raw_decode(rest)[1] < len(rest):
             raise ValueError("its last line does not end")
-    rows = [unsealed(line) for line in whole]
+    rows = [cast(MetricsRow, unsealed(line)) for line in whole]
     if [row["round"] for row in rows] != list(range(len(rows))):
         raise ValueError("a line is missing, or in another place")
     return rows

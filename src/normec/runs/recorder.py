@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normec.algorithms import Server, Slots
 from normec.engine import ClientStatistics, Ranks
+from normec.engine.clients import SimulationOnly
 from normec.engine.memory import Memory, merged
 from normec.errors import TrainingFailed
 from normec.evaluation import Scores, by_client, evaluate, gradient, objective, refuse_broken
@@ -20,13 +21,14 @@ from normec.operators.base import BYTES_OF_A_NUMBER
 from normec.privacy import Mechanism
 from normec.runs.best import Best
 from normec.runs.experiment import Plan
-from normec.runs.folder import RunFolder
+from normec.runs.folder import Checkpoint, RunFolder
 from normec.runs.journal import Promise, RunJournal, Standing
 from normec.runs.model import saved_as
 from normec.runs.observers import Audience, Observer
 from normec.runs.summary import End, summarize
 from normec.runs.uncovered import beside_the_claim, named_once
 from normec.runs.verdict import certificate
+from normec.runs.written import MetricsRow, Summary
 from normec.streams import seed_global_generator
 from normec.theory.constants import smoothness_seen
 from normec.version import versions
@@ -80,11 +82,11 @@ class Recorder:
         Raises:
             BadInput: as `RunJournal.open`.
         """
-        found = self.journal.open({**self._description, "versions": versions()}, self._tensors(state), COUNTS)
-        if found is None:
+        checkpoint = self.journal.open({**self._description, "versions": versions()}, self._tensors(state), COUNTS)
+        if checkpoint is None:
             state.exposure = self.journal.exposure(state.exposure)
             return False
-        tensors, counts = found
+        tensors, counts = checkpoint
         chosen, device = self.plan.experiment, state.server.x.device
         state.server = Server.loaded(tensors, chosen.algorithm, chosen.server).map(lambda vector: vector.to(device))
         state.buffers = tensors.get("buffers", state.buffers).to(device)
@@ -93,7 +95,7 @@ class Recorder:
         state.memory.load(tensors)
         for name in COUNTS:
             setattr(state, name, counts[name])
-        self.best.load(tensors, counts, state.server.x)
+        self.best.load(checkpoint, state.server.x)
         self._recounted = self.journal.recount(state.rounds_done)
         if self.plan.experiment.theory.check:
             self._last_gradient = state.server.x, self._gradient(state)
@@ -128,9 +130,9 @@ class Recorder:
         memories = self.ranks.gather(state.memory.state()) if self.folder or self.ranks.size > 1 else []
         if self.folder is not None:
             counts = {name: getattr(state, name) for name in COUNTS} | self.best.counts()
-            self.journal.save(self._tensors(state) | merged(memories) | self.best.tensors(), counts)
+            self.journal.save(Checkpoint(self._tensors(state) | merged(memories) | self.best.tensors(), counts))
 
-    def finish(self, state: State) -> dict[str, Any]:
+    def finish(self, state: State) -> Summary:
         """Writes model and summary; returns the summary, empty on other ranks. The module holds the final parameters afterwards."""
         self.audience.tell(Observer.released, state.rounds_done, state.server, None, None)
         self.journal.check_in_place()
@@ -138,7 +140,7 @@ class Recorder:
         self.plan.model.start_from(state.buffers)
         if not self.ranks.first:
             self.plan.model.load(state.server.x)
-            return {}
+            return cast(Summary, {})
         verdict = certificate(self.plan, self.journal.rows) if self.plan.experiment.theory.check else None
         clients = by_client(self.plan.model, state.server.x, self.plan.federation)
         module = self.plan.model.load(state.server.x)  # last, so that no evaluation leaves anything in its buffers
@@ -171,26 +173,30 @@ class Recorder:
         self.journal.write(row)
         self.audience.tell(Observer.round, row)
 
-    def _row(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any]:
+    def _row(self, state: State, statistics: ClientStatistics | None) -> MetricsRow:
         algorithm, d = self.plan.experiment.algorithm, self.plan.model.d
         beside = BYTES_OF_A_NUMBER * len(state.buffers)
         up = (algorithm.operator.message_bytes(d) + beside) * state.transmissions
         down = (BYTES_OF_A_NUMBER * d * algorithm.vectors_down + beside) * state.computations
         row = self.journal.row(state, self._scores(state), up, down)
-        return named_once(self.journal.rows, self.plan.mechanism, {**row, "simulation_only": self._simulation_only(state, statistics)})
+        line: MetricsRow = {**row, "simulation_only": self._simulation_only(state, statistics)}
+        return named_once(self.journal.rows, self.plan.mechanism, line)
 
-    def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> dict[str, Any] | None:
+    def _simulation_only(self, state: State, statistics: ClientStatistics | None) -> SimulationOnly | None:
         """What no server would see."""
         remembers = bool(self.plan.experiment.algorithm.client_slots)
-        seen = statistics.summary(remembers) if statistics else None
+        seen: SimulationOnly = statistics.summary(remembers) if statistics else {}
         if not self.plan.experiment.theory.check:
-            return seen
-        found = self._gradient(state)
-        smoothness = smoothness_seen(state.server.x, found, self._last_gradient)
-        self._last_gradient = state.server.x, found
-        f = objective(self.plan.model, state.server.x, self.plan.federation)
-        measured = {"objective": f, "gradient_norm": float(found.norm()), "smoothness_seen": smoothness}
-        return {**(seen or {}), **{name: value if value is None or math.isfinite(value) else None for name, value in measured.items()}}
+            return seen or None
+        now = self._gradient(state)
+        smoothness = smoothness_seen(state.server.x, now, self._last_gradient)
+        self._last_gradient = state.server.x, now
+        measured: SimulationOnly = {
+            "objective": _finite(objective(self.plan.model, state.server.x, self.plan.federation)),
+            "gradient_norm": _finite(float(now.norm())),
+            "smoothness_seen": None if smoothness is None else _finite(smoothness),
+        }
+        return {**seen, **measured}
 
     def _gradient(self, state: State) -> Tensor:
         seed_global_generator(self.plan.streams.torch_seed("theory", state.rounds_done), state.server.x.device)
@@ -204,3 +210,7 @@ class Recorder:
         scores = evaluate(self.plan.model, state.server.x, self.plan.scored, self.plan.metrics, self.plan.mechanism.trust.promises)
         refuse_broken(scores, state.rounds_done, len(self.plan.federation))
         return scores.row()
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -6,13 +6,14 @@ import json
 import math
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from normec.errors import BadInput, plural
 from normec.privacy.account import Account
 from normec.privacy.ledger import Ledger, read
 from normec.privacy.promise import EVERY_ROUND, REFUTED, claim_table, shown_epsilon, state_claim, who_draws
 from normec.runs.folder import RunFolder
+from normec.runs.written import MetricsRow
+from normec.settings import Tree
 from normec.version import __version__
 
 CLOSE = 1e-6
@@ -90,14 +91,14 @@ def finite_or_none(account: Account | None) -> float | None:
     return spent if math.isfinite(spent) else None
 
 
-def promises(settings: dict[str, Any], metrics: list[dict[str, Any]], summary: dict[str, Any] | None) -> bool:
+def promises(settings: Tree, metrics: list[MetricsRow], summary: Tree | None) -> bool:
     """Whether any file of a run speaks of a promise."""
     trust = settings.get("privacy", {}).get("trust", "none")
     said = [summary.get("epsilon"), summary.get("private") or None] if summary is not None else []
     return trust != "none" or any(value is not None for value in (*said, *(row.get("epsilon") for row in metrics)))
 
 
-def check_summary(account: Account | None, summary: dict[str, Any], path: Path) -> None:
+def check_summary(account: Account | None, summary: Tree, path: Path) -> None:
     """Refuses a summary whose claim is not that of the ledger, or of a run that promises nothing.
 
     Raises:
@@ -118,7 +119,7 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
             limit=account.client_limit,
             evaluated=evaluated,
         )
-        table = claim_table(account.mechanism, made, account.header.noise)
+        table = dict(claim_table(account.mechanism, made, account.header.noise))
         if EVERY_ROUND not in summary:  # of a run that ended before summaries said who draws the cohorts
             del table[EVERY_ROUND]
             table["claim"] = made.sentence.replace(who_draws(account.mechanism, made.spent), "")
@@ -135,7 +136,7 @@ def check_summary(account: Account | None, summary: dict[str, Any], path: Path) 
     raise BadInput(str(path), f"names another {what} than the run's ledger, which counts {_counts(account)}", remedy=REMEDY)
 
 
-def check_metrics(account: Account, metrics: list[dict[str, Any]], path: Path) -> None:
+def check_metrics(account: Account, metrics: list[MetricsRow], path: Path) -> None:
     """Refuses metrics that show more rounds than the ledger knows of, or less ε than it counts.
 
     The last row and one in the middle are computed anew, and ε never falls: what is quick to check for hundreds of runs.
@@ -161,7 +162,7 @@ def check_metrics(account: Account, metrics: list[dict[str, Any]], path: Path) -
         before = number
 
 
-def check_audit(account: Account, audit: dict[str, Any], path: Path) -> None:
+def check_audit(account: Account, audit: Tree, path: Path) -> None:
     """Refuses an audit that compares with less than the ledger counts.
 
     Raises:
@@ -176,7 +177,7 @@ def _counts(account: Account) -> str:
     return f"{plural(account.counted, 'release')}, ε = {shown_epsilon(account.spent.epsilon)}"
 
 
-def _first_difference(table: dict[str, Any], summary: dict[str, Any]) -> str | None:
+def _first_difference(table: dict[str, object], summary: Tree) -> str | None:
     """The first key of a claim, ε before its sentence, of which the summary says something else."""
     for key in sorted(table, key=lambda name: (name == "claim", name != "epsilon")):
         right, said = table[key], summary.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -11,6 +11,8 @@ from normec.evaluation import spread
 from normec.evaluation.clients import ClientScores
 from normec.runs.experiment import Plan
 from normec.runs.journal import RunJournal
+from normec.runs.written import BestTable, Certificate, Summary
+from normec.settings import Tree
 from normec.theory.guarantees import guarantee
 
 
@@ -23,12 +25,12 @@ class End(NamedTuple):
 
     given_up: int
     exposure: Tensor
-    theory: dict[str, Any] | None
+    theory: Certificate | None
     clients: Sequence[ClientScores]
-    best: dict[str, Any] | None = None
+    best: BestTable | None = None
 
 
-def summarize(plan: Plan, journal: RunJournal, end: End, description: dict[str, Any]) -> dict[str, Any]:
+def summarize(plan: Plan, journal: RunJournal, end: End, description: Tree) -> Summary:
     """The content of summary.json. ε is null where it is infinite."""
     chosen, mechanism, last = plan.experiment, plan.mechanism, journal.rows[-1]
     covered = str(guarantee(chosen.algorithm, chosen.server, chosen.local, mechanism, plan.model))

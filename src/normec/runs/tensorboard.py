@@ -8,6 +8,7 @@ from typing import Any
 
 from normec.errors import BadInput
 from normec.runs.observers import Observer
+from normec.runs.written import MetricsRow
 from normec.settings import flat
 
 
@@ -33,7 +34,7 @@ class TensorBoardObserver(Observer):
         if self._writer is not None:
             self._writer.close()
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricsRow) -> None:
         """As `Observer.round`. What an interrupted run had written beyond its checkpoint is taken back."""
         if self._writer is None:
             self._writer = self._make(str(self._folder), purge_step=row["round"])

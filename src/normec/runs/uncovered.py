@@ -7,11 +7,14 @@ under trust secagg and local.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal, TypeVar, cast
 
 from normec.privacy import Mechanism
 from normec.privacy.gaussian import over_participations
+from normec.runs.written import MetricsRow, SharedSummary
 
+S = TypeVar("S", bound=SharedSummary)
+R = TypeVar("R", bound=MetricsRow)
 Kind = Literal["covered", "counts", "exact", "of the server"]
 """covered: by the claim, or of public settings alone. counts: of participants. exact: of the clients' data, without noise. of the server:
 of the server's own data in a deployment, and exact in a simulation, where its samples are held out from the clients."""
@@ -38,7 +41,7 @@ HASHES = "settings.data.fingerprint"
 FILES = ("clients.json", "checkpoint/ (memories, hashes of the data)")
 
 
-def not_private(mechanism: Mechanism, file: str, table: Mapping[str, Any], *, deployed: bool) -> list[str]:
+def not_private(mechanism: Mechanism, file: str, table: Mapping[str, object], *, deployed: bool) -> list[str]:
     """The fields of a file that no noise covers, as far as they hold something: "FILE: FIELD" each. None without privacy."""
     if not mechanism.private:
         return []
@@ -48,9 +51,7 @@ def not_private(mechanism: Mechanism, file: str, table: Mapping[str, Any], *, de
     return [f"{file}: {name}" for name, value in table.items() if declared[name] in kinds and value not in (None, [], ())]
 
 
-def beside_the_claim(
-    mechanism: Mechanism, delta: float | None, summary: dict[str, Any], row: Mapping[str, Any], *, deployed: bool
-) -> dict[str, Any]:
+def beside_the_claim(mechanism: Mechanism, delta: float | None, summary: S, row: MetricsRow, *, deployed: bool) -> S:
     """A summary with what its claim does not cover: `not_private`, and ε where exact counts are published too.
 
     row: the last line of the metrics.
@@ -61,9 +62,8 @@ def beside_the_claim(
     listed += [] if deployed else [f"summary.json: {HASHES}"]
     listed += not_private(mechanism, "metrics.jsonl", row, deployed=deployed)
     listed += [] if deployed else FILES
-    found = {"not_private": listed, "epsilon_with_counts": epsilon_with_counts(mechanism, delta)}
-    first = {"claim": summary["claim"], **found}
-    return {**first, **{name: value for name, value in summary.items() if name not in first}}
+    first = {"claim": summary["claim"], "not_private": listed, "epsilon_with_counts": epsilon_with_counts(mechanism, delta)}
+    return cast(S, {**first, **{name: value for name, value in summary.items() if name not in first}})
 
 
 def epsilon_with_counts(mechanism: Mechanism, delta: float | None) -> float | None:
@@ -77,9 +77,9 @@ def epsilon_with_counts(mechanism: Mechanism, delta: float | None) -> float | No
     return over_participations(mechanism.in_units_of_the_bound(), delta).epsilon
 
 
-def named_once(rows: Sequence[Any], mechanism: Mechanism, row: dict[str, Any], *, deployed: bool = False) -> dict[str, Any]:
+def named_once(rows: Sequence[MetricsRow], mechanism: Mechanism, row: R, *, deployed: bool = False) -> R:
     """A line of the metrics; the first one, where a reader begins, names what no noise covers. rows: those before it."""
     if rows or not mechanism.private:
         return row
     fields = not_private(mechanism, "metrics.jsonl", dict.fromkeys(row, True), deployed=deployed)
-    return {**row, "not_private": [each.partition(": ")[2] for each in fields]}
+    return cast(R, {**row, "not_private": [each.partition(": ")[2] for each in fields]})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Literal
 
 from normec.algorithms import AlphaNormEC, FedNormEC
 from normec.algorithms.base import REGISTRY
 from normec.data import Federation
+from normec.engine.clients import SimulationOnly
 from normec.genuine import genuine
 from normec.runs.experiment import Plan
+from normec.runs.written import Certificate, MetricsRow
 from normec.theory.bounds import FORMS, Setting, bound, conditions
 from normec.theory.constants import Constants, constants
 from normec.theory.guarantees import guarantee
@@ -23,17 +25,16 @@ ROUNDING = 1e-5
 """Relative: what float32 may add to a measured norm."""
 
 
-def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+def certificate(plan: Plan, metrics: list[MetricsRow]) -> Certificate:
     """The verdict on a run from its metrics, which hold ‖∇f(x^k)‖ and max_i ‖g_i(x^k) − v_i^k‖ of every round.
 
     verdict: "conditions met" (the theorem applies), "conditions not met" (which, by how much), "estimated" (for a model whose
     constants are not proven), "outside the theorems" (why), or "contradicted", which would be a fault of this library.
     """
-    seen = [row["simulation_only"] or {} for row in metrics]
-    gradients = [each["gradient_norm"] for each in seen[:-1] if each.get("gradient_norm") is not None]
-    errors = [each["memory_error"] for each in seen[1:] if each.get("memory_error") is not None]
+    seen: list[SimulationOnly] = [row["simulation_only"] or {} for row in metrics]
+    gradients, errors = _known(seen[:-1], "gradient_norm"), _known(seen[1:], "memory_error")
     reasons = outside(plan) + _happened(metrics, seen, gradients, errors)
-    found: dict[str, Any] = {
+    found: Certificate = {
         "simulation_only": True,
         "verdict": "outside the theorems",
         "reasons": reasons,
@@ -49,11 +50,11 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     odd = [] if known.certified else irregular(plan.model, plan.federation, plan.experiment.local, plan.start)
     if odd:
         return found | {"reasons": odd}
-    estimates = [each["smoothness_seen"] for each in seen if each.get("smoothness_seen") is not None]
+    estimates = _known(seen, "smoothness_seen")
     smoothness = known.L if known.certified else max(estimates, default=0.0)
     if not smoothness > 0:
         return found | {"reasons": ["no L: the features are zero, or no two models of the run differ"]}
-    objectives = [each["objective"] for each in seen]
+    objectives = _known(seen, "objective")
     setting = _setting(plan, known, rounds=len(metrics) - 1, first=objectives[0], error=errors[0], smoothness=smoothness)
     tests = conditions(setting)
     failed = [str(test) for test in tests if not test.holds]
@@ -63,7 +64,8 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
         contradictions += _below(known.infimum, min(objectives)) + _above(setting, min(gradients))
     if contradictions:
         verdict, failed = "contradicted", contradictions
-    return found | {
+    return {
+        **found,
         "verdict": verdict if known.certified else f"estimated: {verdict}",
         "reasons": failed,
         "theorem": 2 if setting.method == "ig" else 1,
@@ -83,14 +85,19 @@ def certificate(plan: Plan, metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _happened(metrics: list[dict[str, Any]], seen: list[dict[str, Any]], gradients: list[float], errors: list[float]) -> list[str]:
+def _known(seen: list[SimulationOnly], key: Literal["objective", "gradient_norm", "memory_error", "smoothness_seen"]) -> list[float]:
+    """A number of each round that has it."""
+    return [value for each in seen if (value := each.get(key)) is not None]
+
+
+def _happened(metrics: list[MetricsRow], seen: list[SimulationOnly], gradients: list[float], errors: list[float]) -> list[str]:
     """What took a run outside the theorems on its way."""
     rounds, reasons = len(metrics) - 1, []
     if len(errors) < rounds:
         reasons.append(f"{rounds - len(errors)} of {rounds} rounds released nothing, or no client of theirs computed")
     if any(each.get("dropped") for each in seen):
         reasons.append("clients whose updates were not finite were left out")
-    objectives = [each["objective"] for each in seen if each.get("objective") is not None]
+    objectives = _known(seen, "objective")
     if len(gradients) < rounds or len(objectives) < len(seen):
         reasons.append("the loss or its gradient was not finite")
     elif min(objectives) < 0:
@@ -136,7 +143,7 @@ def outside(plan: Plan) -> list[str]:
     return reasons
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(found: Certificate) -> list[str]:
     """A certificate in words."""
     text = [f"theory: {found['verdict']}{': ' if found['reasons'] else ''}{'; '.join(found['reasons'])}"]
     if "bound" in found:

@@ -97,7 +97,7 @@ def largest(promised: float | None, done: list[Record]) -> float | None:
 
 def rose(run: Record) -> bool:
     """Whether the training loss ended above where it began."""
-    losses = [row["train_loss"] for row in run.metrics if row.get("train_loss") is not None]
+    losses = [loss for row in run.metrics if (loss := row.get("train_loss")) is not None]
     return bool(losses) and losses[-1] > losses[0]
 
 

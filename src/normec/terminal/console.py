@@ -18,6 +18,7 @@ from normec.errors import plural, printable
 from normec.privacy.promise import shown_epsilon, with_every_round
 from normec.runs.experiment import Plan
 from normec.runs.observers import Observer
+from normec.runs.written import MetricsRow
 from normec.terminal.cells import number
 
 PREPARING = "reading the data, building the model, calibrating the noise"
@@ -94,7 +95,7 @@ class ConsoleObserver(Observer):
             self._task = self._progress.add_task("round", total=self._rounds, status="")
             self._progress.start()
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, row: MetricsRow) -> None:
         if self._goes_on is None:
             self._goes_on = row["round"] > 0
             if self._goes_on:
@@ -196,7 +197,7 @@ def opening_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def status(row: dict[str, Any]) -> str:
+def status(row: MetricsRow) -> str:
     """Loss, accuracy (or where there is none the first metric) and ε spent so far, on one line."""
     name, value = next(iter((row.get("metrics") or {}).items()), ("accuracy", None))
     parts = [

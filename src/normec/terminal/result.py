@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.table import Table
 from rich.text import Text
 
 from normec.errors import plural
 from normec.privacy.promise import shown_epsilon
 from normec.runs.loop import Run
+from normec.runs.written import BestTable
 from normec.terminal.cells import number
 
 
@@ -54,7 +53,7 @@ def result_table(run: Run) -> Table:
     return table
 
 
-def _best(best: dict[str, Any]) -> str:
+def _best(best: BestTable) -> str:
     shown = number(best["value"], ".1%" if best["by"] == "test_accuracy" else ".4g")
     return f"of round {best['round']}, {best['by']} {shown}: {best['file']}"
 
