@@ -72,24 +72,62 @@ class Losses:
         Raises:
             TooFine: where the grid is too fine for all of them.
         """
-        left = delta + math.expm1(rounds * math.log1p(-self.infinite))
+        return Composition(self, rounds).epsilon(delta)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """So many rounds, in each of which a coin of probability `share`, which everybody sees, decides whether `steps` losses are met."""
+
+    one: Losses
+    rounds: int
+    steps: int = 1
+    share: float = 1.0
+
+    def epsilon(self, delta: float) -> float:
+        """ε at δ.
+
+        Raises:
+            TooFine: where the grid is too fine for all rounds.
+        """
+        met = self.share * math.expm1(self.steps * math.log1p(-self.one.infinite))  # minus the chance of an infinite loss in a round
+        left = delta + math.expm1(self.rounds * math.log1p(met))
         if left <= 0:
             return math.inf
-        tilt, most = self._tail_bound(rounds, left)
+        tilt, most = self._tail_bound(left)
         while most > 0:
-            found = _Tilted(self, rounds, tilt).epsilon(left, most)
+            found = _Tilted(self, tilt).epsilon(left, most)
             if found is not None:
                 return found
             tilt /= 8  # ε lies far below the bound, as where a few losses hold nearly all of δ
         return 0.0
 
-    def _tail_bound(self, rounds: int, delta: float) -> tuple[float, float]:
+    def cumulant(self, tilt: float) -> float:
+        """Of one round: log(1 − share + share e^(steps κ(θ)))."""
+        met = self.steps * self.one.cumulant(tilt)
+        return met if self.share == 1 else float(np.logaddexp(math.log1p(-self.share), math.log(self.share) + met))
+
+    def transform(self, tilt: float, period: int) -> np.ndarray:
+        """The Fourier transform of all rounds, tilted, on places modulo a period; place 0 is a loss of 0."""
+        from scipy.fft import rfft
+
+        one, places = self.one, np.arange(len(self.one.probs))
+        with np.errstate(divide="ignore"):
+            tilted = np.exp(np.log(one.probs) + tilt * one.step * (one.lower + places) - one.cumulant(tilt))
+        met = rfft(np.bincount((places + one.lower) % period, weights=tilted, minlength=period)) ** self.steps
+        if self.share < 1:
+            held = self.cumulant(tilt)
+            met = met * math.exp(math.log(self.share) + self.steps * one.cumulant(tilt) - held) + math.exp(math.log1p(-self.share) - held)
+        whole: np.ndarray = met**self.rounds
+        return whole
+
+    def _tail_bound(self, delta: float) -> tuple[float, float]:
         """The tilt θ at which ε ≤ (K κ(θ) − log δ) / θ is least, and that bound."""
         from scipy.optimize import minimize_scalar
 
         def bound(log_tilt: float) -> float:
             tilt = math.exp(log_tilt)
-            return (rounds * self.cumulant(tilt) - math.log(delta)) / tilt
+            return (self.rounds * self.cumulant(tilt) - math.log(delta)) / tilt
 
         found = minimize_scalar(bound, bounds=(-12.0, 18.0), method="bounded", options={"xatol": 1e-3})
         return math.exp(found.x), float(found.fun)
@@ -98,9 +136,9 @@ class Losses:
 class _Tilted:
     """All rounds together, tilted. bottom: the first place of the window. mass: of the places in it."""
 
-    def __init__(self, one: Losses, rounds: int, tilt: float) -> None:
-        self.one, self.rounds, self.tilt = one, rounds, tilt
-        self.bottom, top = (round(end / one.step) for end in self._window())
+    def __init__(self, whole: Composition, tilt: float) -> None:
+        self.whole, self.one, self.rounds, self.tilt = whole, whole.one, whole.rounds, tilt
+        self.bottom, top = (round(end / whole.one.step) for end in self._window())
         size = top - self.bottom + 1
         if size > MOST_POINTS:
             raise TooFine(1.05 * size / MOST_POINTS)
@@ -108,12 +146,13 @@ class _Tilted:
 
     def _window(self) -> tuple[float, float]:
         """The least and the largest loss, but for tails that hold less than e^(−CUT_OFF) each, by Chernoff's bound."""
-        one, rounds, tilt = self.one, self.rounds, self.tilt
-        least, most = one.step * one.lower * rounds, one.step * (one.lower + len(one.probs) - 1) * rounds
-        centre = one.cumulant(tilt)
+        whole, one, rounds, tilt = self.whole, self.one, self.rounds, self.tilt
+        longest = rounds * whole.steps
+        least, most = min(0.0, one.step * one.lower * longest), one.step * (one.lower + len(one.probs) - 1) * longest
+        centre = whole.cumulant(tilt)
 
         def beyond(sign: int) -> Callable[[float], float]:
-            return lambda log_shift: (rounds * (one.cumulant(tilt + sign * math.exp(log_shift)) - centre) + CUT_OFF) / math.exp(log_shift)
+            return lambda log_shift: (rounds * (whole.cumulant(tilt + sign * math.exp(log_shift)) - centre) + CUT_OFF) / math.exp(log_shift)
 
         ends = []
         for sign in (-1, 1):
@@ -123,17 +162,11 @@ class _Tilted:
         return max(least, ends[0] - one.step), min(most, ends[1] + one.step)
 
     def _composed(self, size: int) -> np.ndarray:
-        from scipy.fft import irfft, next_fast_len, rfft
+        from scipy.fft import irfft, next_fast_len
 
-        one = self.one
-        places = np.arange(len(one.probs))
-        with np.errstate(divide="ignore"):
-            tilted = np.exp(np.log(one.probs) + self.tilt * one.step * (one.lower + places) - one.cumulant(self.tilt))
         period = next_fast_len(size, real=True)
-        folded = np.bincount(places % period, weights=tilted, minlength=period)
-        mass = irfft(rfft(folded) ** self.rounds, period)
-        rolled: np.ndarray = np.roll(mass, -((self.bottom - self.rounds * one.lower) % period))[:size].clip(0.0)
-        return rolled
+        mass: np.ndarray = irfft(self.whole.transform(self.tilt, period), period)
+        return np.roll(mass, -(self.bottom % period))[:size].clip(0.0)
 
     def epsilon(self, delta: float, most: float) -> float | None:
         """The least ε ≥ 0 at which the divergence is at most δ; None where it is too far below `most`, one at which it is."""
@@ -150,7 +183,7 @@ class _Tilted:
         discounted = lfilter([1.0], [1.0, -decay], weights[::-1])[::-1]  # by e^(losses here − losses there)
         slack = self._slack() * np.exp(-self.tilt * (losses - most))
         divergence = from_here - discounted + slack  # at each place, which itself counts in neither
-        target = math.exp(min(math.log(delta) + self.tilt * most - self.rounds * one.cumulant(self.tilt), 700.0))
+        target = math.exp(min(math.log(delta) + self.tilt * most - self.rounds * self.whole.cumulant(self.tilt), 700.0))
         kept = int(np.argmax(divergence <= target))
         if divergence[kept] > target:
             return max(most, 0.0)
@@ -163,4 +196,4 @@ class _Tilted:
     def _slack(self) -> float:
         """What cut-off and rounding may hide of the mass at any place."""
         root = float(np.linalg.norm(self.mass)) * math.sqrt(len(self.mass))
-        return 2 * math.exp(-CUT_OFF) + ROUNDING * (1 + self.rounds) * root
+        return 2 * math.exp(-CUT_OFF) + ROUNDING * (1 + self.rounds * self.whole.steps) * root
