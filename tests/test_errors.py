@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import math
 import pickle
+import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +73,20 @@ def test_an_error_keeps_its_parts() -> None:
     assert str(BadInput("x", "is wrong").told("(in b)")) == "x is wrong (in b)."
 
 
+def test_every_part_is_escaped_in_the_sentence_and_kept_as_it_was() -> None:
+    error = BadInput("a\x1b", ": cannot be read (\u202e)", remedy="Give \x07")
+    assert str(error) == r"a\x1b: cannot be read (\u202e). Give \x07."
+    assert (error.setting, error.problem, error.remedy) == ("a\x1b", ": cannot be read (\u202e)", "Give \x07")
+
+
+@pytest.mark.parametrize("value", [lambda x: x, threading.Lock(), [1.0, math.nan], "y" * 1000, Path("/a"), math.nan])
+def test_an_error_of_any_value_reaches_another_process(value: object) -> None:
+    error = BadInput("loss", "cannot be called", value=value)
+    once = pickle.loads(pickle.dumps(error))
+    assert str(once) == str(error) == str(pickle.loads(pickle.dumps(once))) == str(copy.deepcopy(error))
+    assert str(once.under("run")) == f"run.{error}"
+
+
 def test_a_class_that_declares_too_little_is_named_as_a_setting_is() -> None:
     said = str(wrong(int, "client_slots", "holds a name twice", value=("v", "v"), remedy="Give different names"))
     assert said == "algorithm int.client_slots=('v', 'v') holds a name twice. Give different names."
@@ -84,20 +101,68 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.name}:{node.lineno}", node
 
 
-def opening(node: ast.expr) -> str:
-    """The first literal characters of a text; none where it begins with something else."""
-    first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
-    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+def texts(call: ast.Call) -> list[ast.expr]:
+    """What a call says is wrong: its second argument, and `must`."""
+    return call.args[1:] + [keyword.value for keyword in call.keywords if keyword.arg in ("problem", "must")]
+
+
+def pieces(text: ast.expr) -> list[ast.expr]:
+    """The literals and the rendered expressions of a text, in order."""
+    return text.values if isinstance(text, ast.JoinedStr) else [text]
+
+
+def literal(piece: ast.expr | None) -> str:
+    """The characters of a literal; none of anything else."""
+    return piece.value if isinstance(piece, ast.Constant) and isinstance(piece.value, str) else ""
+
+
+def flaws(call: ast.Call) -> Iterator[str]:
+    """What a call does by hand that the class does."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if None not in given and not texts(call):
+        yield "says neither a problem nor what the setting must do"
+    setting, value = pieces(call.args[0]) if call.args else [], given.get("value")
+    name = literal(setting[-1]).rpartition(".")[2] if setting else ""
+    for text in texts(call):
+        parts = pieces(text)
+        if literal(parts[0]).startswith(("=", " ", "must ", "be ") if text is not given.get("must") else ("=", " ", "must ")):
+            yield f"begins with {literal(parts[0])[:6]!r}: give value= or must=, and begin with a verb or a colon"
+        for before, part in itertools.pairwise([None, *parts]):
+            if not isinstance(part, ast.FormattedValue):
+                continue
+            if value is not None and ast.unparse(part.value) == ast.unparse(value):
+                yield f"renders {ast.unparse(value)} again, which is its value="
+            if value is None and name and re.search(rf"(^|\W){re.escape(name)}=$", literal(before)):
+                yield f"renders {name} by hand: give value="
 
 
 def test_every_error_is_made_of_parts() -> None:
-    wrong = []
-    for place, call in calls():
-        given = {keyword.arg for keyword in call.keywords}
-        said = opening(call.args[1]) if len(call.args) > 1 else ""
-        if None not in given and not (len(call.args) == 2 or "must" in given):
-            wrong.append(f"{place} says neither a problem nor what the setting must do")
-        if said.startswith(("=", " ", "must ")):
-            wrong.append(f"{place} begins with {said[:6]!r}: give value= or must=, and begin with a verb or a colon")
+    wrong = [f"{place} {flaw}" for place, call in calls() for flaw in flaws(call)]
     assert not wrong, "\n".join(wrong)
     assert sum(1 for _ in calls()) > 400
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'BadInput("lr")',
+        'BadInput("lr", value=lr)',
+        'BadInput("lr", f"={lr!r} must be > 0")',
+        'BadInput("lr", " is missing")',
+        'BadInput("lr", "must be > 0")',
+        'BadInput("lr", value=lr, must="must be > 0")',
+        'BadInput("local.lr", f": lr={lr!r} is too small")',
+        'BadInput("lr", f": {lr} is too small", value=lr)',
+    ],
+)
+def test_what_is_set_by_hand_is_found(call: str) -> None:
+    made = ast.parse(call, mode="eval").body
+    assert isinstance(made, ast.Call) and list(flaws(made))
+
+
+@pytest.mark.parametrize(
+    "call", ['BadInput("lr", value=lr, must="be > 0")', 'BadInput("lr", f": steps={n} is odd", remedy=f"Give lr={n}")']
+)
+def test_what_is_made_of_parts_passes(call: str) -> None:
+    made = ast.parse(call, mode="eval").body
+    assert isinstance(made, ast.Call) and not list(flaws(made))

@@ -37,6 +37,20 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class _Shown:
+    """A value of which only what a sentence shows has travelled."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+PLAIN = (type(None), bool, int, float, str, Path, _Absent, _Shown)
+"""Values that any process can read."""
+
+
 class BadInput(NormecError, ValueError):
     """A setting or a file that cannot be used; raised before any training, with one sentence and the remedy.
 
@@ -45,7 +59,7 @@ class BadInput(NormecError, ValueError):
 
     setting: its name, from the root of the configuration, or the name of an argument or a file. problem: how the sentence continues,
     from a verb or a colon on. value: what was given, where that is wrong; it is shortened. must: what it must do, in place of a
-    problem. remedy: what to do.
+    problem. remedy: what to do. Control characters are escaped in the sentence, and stay in its parts.
     """
 
     exit_code = 2
@@ -55,11 +69,12 @@ class BadInput(NormecError, ValueError):
         given = "" if value is ABSENT else f"={shown_value(value)}"
         said = f"must {must}" if must else problem
         sentence = f"{setting}{given}{'' if said[:1] in ':,;' else ' '}{said}"
-        super().__init__(" ".join(_ended(each) for each in (sentence.strip(), remedy) if each))
+        super().__init__(printable(" ".join(_ended(each) for each in (sentence.strip(), remedy) if each)))
 
     def __reduce__(self) -> tuple[Callable[..., BadInput], tuple[dict[str, Any]]]:
-        """So that it can be copied, and reach another process."""
-        return _again, (self._parts(),)
+        """So that it can be copied, and reach another process: a value that is no plain one as what the sentence shows of it."""
+        plain = isinstance(self.value, PLAIN)
+        return _again, ({**self._parts(), "value": self.value if plain else _Shown(shown_value(self.value))},)
 
     def _parts(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("setting", "problem", "value", "must", "remedy")}

@@ -162,7 +162,7 @@ class ClientEvaluation(Settings):
 def _number(values: Mapping[str, object], name: str) -> float:
     value = values.get(name)
     if not isinstance(value, int | float) or not math.isfinite(value) or (name == WEIGHT and value < 0):
-        raise BadInput("evaluation", f": the evaluate function has returned {name}={value!r:.40}, and a number is wanted")
+        raise BadInput(f"evaluation: the evaluate function has returned {name}", ", and a number is wanted", value=value)
     return float(value)
 
 

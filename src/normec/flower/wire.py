@@ -85,15 +85,17 @@ class Instruction:
             terms = Terms.read(str(record["terms"]))
         except KeyError as error:
             raise BadInput("instruction", f": {error} is missing", remedy="Does the server run the same version of normec?") from None
-        if task not in TASKS or transmits not in TRANSMITS:
-            raise BadInput("instruction", f": task={task!r:.40}, transmits={transmits!r:.40} are not known")
+        if task not in TASKS:
+            raise BadInput("instruction: task", "is not known", value=task)
+        if transmits not in TRANSMITS:
+            raise BadInput("instruction: transmits", "is not known", value=transmits)
         if not isinstance(k, int) or not 0 <= k < terms.sizes.rounds:
-            raise BadInput("instruction", f": round={k!r:.40} is none of the experiment's {terms.sizes.rounds}")
+            raise BadInput("instruction: round", f"is none of the experiment's {terms.sizes.rounds}", value=k)
         pairs = tuple(zip(copies[::2], copies[1::2], strict=False))
         known, asked = next(each for each in TASKS if each == task), TRANSMITS[str(transmits)]
         if known == "train" and (asked is None) != terms.own_coins:
             who = "each client draws its own coin" if terms.own_coins else "the server draws the cohorts"
-            raise BadInput("instruction", f": transmits={transmits!r:.40}, and by the terms {who}")
+            raise BadInput("instruction: transmits", f", and by the terms {who}", value=transmits)
         return cls(
             task=known,
             experiment=experiment,
@@ -115,7 +117,7 @@ def plain(text: str, most: int = SHOWN) -> str:
 
 def _texts(name: str, found: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise BadInput("instruction", f": {name}={found!r:.40} must be a list of strings")
+        raise BadInput(f"instruction: {name}", value=found, must="be a list of strings")
     return tuple(found)
 
 
