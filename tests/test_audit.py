@@ -484,7 +484,7 @@ def test_directions_are_orthonormal_and_a_function_of_the_seed() -> None:
         (
             {"privacy": CENTRAL.model_copy(update={"stop_at": 3.0}), "schedule": Schedule(rounds=9)},
             20,
-            "privacy.stop_at=3.0 leaves one round",
+            "privacy.stop_at=3 leaves one round",
         ),
         ({}, 400, "canaries=400 need 800 directions, and the model has 600 parameters. Use at most 300."),
     ],

@@ -12,7 +12,7 @@ UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 """Characters that move the cursor, colour or reorder what a terminal shows; tab and new line aside."""
 
 
-LONGEST_VALUE = 100
+LONGEST_VALUE = 200
 """Characters of a wrong value that a sentence shows."""
 
 
