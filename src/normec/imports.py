@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from normec.errors import BadInput, nearest
-from normec.settings import flat
+from normec.settings import Tree, flat
 
 Setting = Literal["data.source", "model.name", "model.loss", "algorithm.name", "algorithms", "evaluation.metrics", "privacy.noise"]
 """The settings that may name code."""
@@ -25,7 +25,7 @@ def looks_like_import_path(text: str) -> bool:
     return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-def named_code(tree: dict[str, Any]) -> dict[str, Setting]:
+def named_code(tree: Tree) -> dict[str, Setting]:
     """The import paths in a tree of settings, whose values may be lists, and in its [[case]] tables; those of `LIBRARIES` aside."""
     found: dict[str, Setting] = {}
     leaves = flat(tree)
@@ -39,7 +39,7 @@ def named_code(tree: dict[str, Any]) -> dict[str, Setting]:
     return found
 
 
-def check_trust(file: object, tree: dict[str, Any], typed: dict[str, Any]) -> None:
+def check_trust(file: object, tree: Tree, typed: Tree) -> None:
     """Refuses settings that come from a file and name code, which nobody has typed or trusted. typed: those of the command line.
 
     Raises:

@@ -8,11 +8,11 @@ mini-batch's gradients: its size, or under Poisson sampling the expected size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from normec.settings import Count, Positive, Probability, Settings, choose
+from normec.settings import Count, Positive, Probability, Settings, Tree, choose
 from normec.streams import Streams
 
 Batch = slice | np.ndarray
@@ -141,7 +141,7 @@ ONE_GRADIENT = (GD.method, SGD.method, PoissonBatches.method)
 """The methods of which one step takes one gradient; the others count passes."""
 
 
-def local_from_table(table: dict[str, Any]) -> LocalMethod:
+def local_from_table(table: Tree) -> LocalMethod:
     """The `[local]` section: `method`, and its settings."""
     table = dict(table)
     return choose("local.method", table.pop("method", "gd"), METHODS).from_table("local", table)

@@ -20,7 +20,7 @@ from normec.errors import BadInput, TrainingFailed
 from normec.imports import Setting, load_object, looks_like_import_path
 from normec.local import ONE_GRADIENT, LocalMethod
 from normec.operators import Operator, Uniform, margin, row_norms, usable
-from normec.settings import Positive, Settings, choose
+from normec.settings import Positive, Settings, Tree, choose
 
 Slots = tuple[Tensor, ...]
 """Remembered vectors in the order of an algorithm's declared slots."""
@@ -102,9 +102,9 @@ class Algorithm(Settings):
     """Whether the method takes one gradient at the model it received, so that local.steps must be 1."""
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"server_lr": (0.1, 10.0)}
     """The hyperparameters that a small search moves, one or two of them, with the ends of their (logarithmic) ranges."""
-    small: ClassVar[dict[str, Any]] = {}
+    small: ClassVar[Tree] = {}
     """Settings for a model of a dozen parameters, on which the contract is checked, where the defaults are for a larger one."""
-    exact: ClassVar[dict[str, Any]] = {}
+    exact: ClassVar[Tree] = {}
     """Settings with which the method finds a minimiser exactly where its operator is exact; the contract checks that."""
 
     server_lr: Positive = 1.0
@@ -236,13 +236,13 @@ def algorithm_kind(setting: Setting, name: object) -> type[Algorithm]:
     return kind
 
 
-def algorithm_from_table(table: dict[str, Any]) -> Algorithm:
+def algorithm_from_table(table: Tree) -> Algorithm:
     """The `[algorithm]` section: `name`, and the hyperparameters of that algorithm."""
     table = dict(table)
     return algorithm_kind("algorithm.name", table.pop("name", "fed-normec")).from_table("algorithm", table)
 
 
-def algorithm_table(algorithm: Algorithm) -> dict[str, Any]:
+def algorithm_table(algorithm: Algorithm) -> Tree:
     """The `[algorithm]` section from which `algorithm_from_table` makes the algorithm again, in any process."""
     kind = type(algorithm)
     name = kind.name if kind.__module__.startswith("normec.") else f"{kind.__module__}:{kind.__qualname__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from normec.algorithms.about import About
@@ -82,7 +83,7 @@ def _check_facts(kind: type[Any]) -> None:
                 raise wrong(kind, about, f"names {name!r}, which is none of its settings ({', '.join(kind.model_fields)})")
 
 
-def _are_ranges(tuned: dict[str, Any]) -> bool:
+def _are_ranges(tuned: Mapping[str, object]) -> bool:
     return all(map(_is_range, tuned.values()))
 
 

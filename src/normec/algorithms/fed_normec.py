@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from normec.algorithms.about import About, Coverage
 from normec.algorithms.base import Slots, register
 from normec.algorithms.error_feedback import ErrorFeedback
 from normec.operators import SmoothedNormalization
-from normec.settings import NonNegative, Positive, Switch
+from normec.settings import NonNegative, Positive, Switch, Tree
 
 
 @register("fed-normec")
@@ -46,7 +46,7 @@ class FedNormEC(ErrorFeedback):
         coverage=Coverage({"gd": None, "ig": 1}, ("full", "poisson"), noise=True),
     )
     tuned: ClassVar[dict[str, tuple[float, float]]] = {"beta": (0.001, 0.1), "server_lr": (1.0, 100.0)}
-    exact: ClassVar[dict[str, Any]] = {"server_normalize": False}
+    exact: ClassVar[Tree] = {"server_normalize": False}
 
     alpha: Positive = 0.01
     beta: Positive = 0.01

@@ -6,13 +6,13 @@ Reference: Reddi et al. 2020, Adaptive Federated Optimization, Algorithm 2, with
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from normec.errors import BadInput
-from normec.settings import Fraction, Positive, Settings, choose
+from normec.settings import Fraction, Positive, Settings, Tree, choose
 
 Slots = tuple[Tensor, ...]
 
@@ -104,7 +104,7 @@ class ServerAdam(ServerStep):
 SERVER_STEPS: dict[str, type[ServerStep]] = {kind.optimizer: kind for kind in (Descent, ServerMomentum, ServerAdam)}
 
 
-def server_step_from_table(table: dict[str, Any]) -> ServerStep:
+def server_step_from_table(table: Tree) -> ServerStep:
     """The `[server]` section: `optimizer`, and its settings."""
     table = dict(table)
     return choose("server.optimizer", table.pop("optimizer", "sgd"), SERVER_STEPS).from_table("server", table)

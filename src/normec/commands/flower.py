@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -74,7 +74,7 @@ def flower_run(
     for key in given:
         if key not in known:
             raise BadInput(key, "is not a setting of the app ([tool.flwr.app.config] in its pyproject.toml)", remedy=nearest(key, known))
-    limits: dict[str, Any] = {"trust": owners} | ({"max-epsilon": max_epsilon} if owners != "none" else {})
+    limits: dict[str, object] = {"trust": owners} | ({"max-epsilon": max_epsilon} if owners != "none" else {})
     configs = [node_config(i, folder, limits, given_nodes[i] if i < len(given_nodes) else "") for i in range(clients)]
     for ending in (signal.SIGTERM, signal.SIGHUP):  # so that what was started ends, too
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
@@ -95,7 +95,7 @@ def flower_run(
     )
 
 
-def node_config(number: int, folder: Path, limits: dict[str, Any], text: str) -> str:
+def node_config(number: int, folder: Path, limits: Mapping[str, object], text: str) -> str:
     """A node's config as Flower reads it, changed by what the command line says of this node.
 
     Raises:

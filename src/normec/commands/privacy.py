@@ -28,8 +28,8 @@ def privacy(
 
     query = Query(**parse_assignments(settings or []))
     with progress("accounting"):
-        found = rows(query)
-    answer(found, as_json, privacy_table(found), *notes(query))
+        compared = rows(query)
+    answer(compared, as_json, privacy_table(compared), *notes(query))
 
 
 def ledger(
@@ -60,10 +60,10 @@ def ledger(
         raise BadInput(
             "DIR", "holds a ledger without a whole line: its run was killed before its first round", value=run, remedy="Resume it"
         )
-    found = ledger_overview(verified, evaluations_of(folder))
-    rows = [found["spent"], *found["other_trusts"]] if found["spent"] else []
+    overview = ledger_overview(verified, evaluations_of(folder))
+    rows = [overview["spent"], *overview["other_trusts"]] if overview["spent"] else []
     parts: list[Any] = [privacy_table(rows, title="These releases, with this noise, under each trust model"), NOISE_UNITS] if rows else []
-    answer(found, as_json, *ledger_lines(found), *parts)
+    answer(overview, as_json, *ledger_lines(overview), *parts)
 
 
 def plan(

@@ -93,7 +93,7 @@ def built(chosen: list[NamedMetric], reading: Reading, classes: int | None, labe
         BadInput: for what is not a metric, or does not suit the outputs.
     """
     kind = "multiclass" if reading.kind != "score" else "binary" if labels == 1 else "multilabel"
-    offered: dict[str, Any] = {"task": kind, "num_classes": 2 if reading.kind == "score" else classes, "num_labels": labels}
+    offered: dict[str, object] = {"task": kind, "num_classes": 2 if reading.kind == "score" else classes, "num_labels": labels}
     if reading.left_out:
         offered["ignore_index"] = reading.ignored[0]
     names = [each.label for each in chosen]
@@ -101,7 +101,7 @@ def built(chosen: list[NamedMetric], reading: Reading, classes: int | None, labe
     return made | ({"rmse": RMSE(), "r2": R2()} if reading.kind == "numbers" else {})
 
 
-def _made(chosen: NamedMetric, offered: dict[str, Any], reading: Reading, classes: int | None) -> Metric:
+def _made(chosen: NamedMetric, offered: dict[str, object], reading: Reading, classes: int | None) -> Metric:
     kind, path = load_object("evaluation.metrics", chosen.name), chosen.name
     try:
         if not isinstance(kind, type) and _is_metric(kind) and not chosen.arguments:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -117,7 +118,7 @@ class Evaluations:
     def end(self, k: int, messages: list[Tensor]) -> dict[str, float]:
         """The metrics of an evaluation from the messages that have come, written down; empty where none has."""
         if not messages:
-            self._write({"round": k + 1, "answered": 0})
+            self._write(k, {"answered": 0})
             if self.ledger is not None:
                 self.ledger.give_up(k)
             return {}
@@ -130,17 +131,15 @@ class Evaluations:
         found = self.evaluation.result(messages, self.mechanism, noised)
         if self.ledger is not None:
             self.ledger.commit(k, hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest())
-        row: dict[str, Any] = {"round": k + 1, **found, "answered": len(messages)}
-        if noised is not None:
-            row["noise_std"] = self.evaluation.noise_std(self.mechanism, len(messages))
-        self._write(row)
+        beside = {} if noised is None else {"noise_std": self.evaluation.noise_std(self.mechanism, len(messages))}
+        self._write(k, {**found, "answered": len(messages), **beside})
         if self.ledger is not None:
             self.ledger.release(k)
         return found
 
-    def _write(self, row: dict[str, Any]) -> None:
-        self._rows.append(line_of({key: _finite(value) for key, value in row.items()}).encode())
-        self._asked.add(row["round"])
+    def _write(self, k: int, values: Mapping[str, object]) -> None:
+        self._rows.append(line_of({"round": k + 1, **{key: _finite(value) for key, value in values.items()}}).encode())
+        self._asked.add(k + 1)
 
     def table(self, training: Spent, delta: float | None) -> EvaluationsTable:
         """As plain values of a summary, beside the training, whose ε and δ these are. ε is null where it is infinite."""

@@ -195,7 +195,7 @@ class Index:
         """The name of a ledger in the index."""
         return path.relative_to(self.folder).as_posix()
 
-    def _append(self, kind: str, content: dict[str, Any]) -> None:
+    def _append(self, kind: str, content: Mapping[str, object]) -> None:
         self.begin()
         if self._chain is not None:
             self._chain.note(kind, content)
@@ -238,5 +238,5 @@ def holds(ledger: Ledger, lines: int, head: str) -> bool:
     return lines == 0 or (lines <= len(ledger.lines) and ledger.lines[lines - 1]["hash"] == head)
 
 
-def _content(line: Mapping[str, Any]) -> dict[str, Any]:
+def _content(line: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in line.items() if key not in ("kind", "previous", "hash")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -242,7 +241,7 @@ class Keeper:
     def _mechanism(self, of: str) -> Mechanism:
         return self.terms.evaluation_mechanism if of == EVALUATION else self.terms.own_account()
 
-    def _header(self, of: str) -> dict[str, Any]:
+    def _header(self, of: str) -> dict[str, object]:
         privacy, evaluation = self.terms.privacy, self.terms.evaluation
         if of == EVALUATION and evaluation is not None:
             privacy = privacy.changed(client_limit=None, delta=evaluation.delta)

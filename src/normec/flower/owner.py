@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from normec.errors import BadInput, nearest, plural
 from normec.files import Lock, making, write_atomically
 from normec.flower.index import TRAINING, UNPROTECTED, Account, Index
 from normec.flower.terms import Terms
-from normec.privacy import epsilon, gaussian
+from normec.privacy import Trust, epsilon, gaussian
 from normec.privacy.header import Header
 from normec.privacy.ledger import read
 from normec.privacy.mechanism import SMALLEST_NOISE, Adjacency, Epsilon, NoiseMultiplier
@@ -188,10 +188,33 @@ class Owner(Settings):
             raise BadInput("max-epsilon", f"{problem}, over {experiments}", value=self.max_epsilon)
 
 
-def account(folder: Path, delta: float) -> dict[str, Any]:
-    """What a client's directory says that it has released, by ledger and in all; ε is null where it is infinite.
+class ExperimentAccount(TypedDict):
+    """What a client has released in an experiment.
 
-    epsilon_every_round: of a training, what it spends where the server asks in every round; null where the client's own coins decide.
+    epsilon_every_round: of a training, what it spends where the server asks in every round; None where the client's own coins decide,
+    or where it is infinite.
+    """
+
+    experiment: str
+    of: Literal["training", "evaluation"]
+    releases: int
+    trust: Trust
+    noise_multiplier: float
+    epsilon_every_round: float | None
+
+
+class ClientAccount(TypedDict):
+    """What a client has released in all its experiments. epsilon: None where it is infinite."""
+
+    experiments: list[ExperimentAccount]
+    unprotected: bool
+    outdated: bool
+    epsilon: float | None
+    delta: float
+
+
+def account(folder: Path, delta: float) -> ClientAccount:
+    """What a client's directory says that it has released, by ledger and in all.
 
     Raises:
         BadInput: for an index or a ledger that is damaged.
@@ -206,7 +229,8 @@ def account(folder: Path, delta: float) -> dict[str, Any]:
                 "experiment": key.partition("/")[0],
                 "of": "evaluation" if key.endswith(EVALUATION) else "training",
                 "releases": found.releases,
-                **{name: found.mechanism[name] for name in ("trust", "noise_multiplier")},
+                "trust": found.mechanism["trust"],
+                "noise_multiplier": found.mechanism["noise_multiplier"],
                 "epsilon_every_round": _in_every_round(found, delta) if key.endswith(TRAINING) else None,
             }
             for key, found in sorted(index.accounts.items())

@@ -48,7 +48,7 @@ NUMBERS = ("rounds_done", "transmissions", "bytes_up", "bytes_down", "seconds")
 class DeploymentRow(MetricsRow):
     """A line of a deployment's metrics. federation: what became of a round's nodes. evaluation: numbers of the server's evaluation."""
 
-    federation: dict[str, Any]
+    federation: dict[str, int]
     evaluation: dict[str, float | None]
 
 
@@ -258,7 +258,7 @@ def _newer_than(attempt: str) -> str:
     return f"{max(time.time_ns(), int(attempt[:16], 16) + 1):016x}{secrets.token_hex(8)}"
 
 
-def begun_with(folder: RunFolder) -> dict[str, Any] | None:
+def begun_with(folder: RunFolder) -> Tree | None:
     """The settings of the experiment that has begun in a folder; None where none has, or they cannot be read."""
     if not folder.checkpoint.exists():
         return None

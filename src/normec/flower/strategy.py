@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -26,6 +25,7 @@ from normec.privacy import Mechanism, Privacy
 from normec.privacy.participation import Full, Participation
 from normec.runs.folder import RunFolder
 
+FlowerRecord = ArrayRecord | ConfigRecord
 log = logging.getLogger("flwr")  # whose records Flower shows and sends to `flwr log`
 
 MOST_UNANSWERED = 3
@@ -145,7 +145,7 @@ class Strategy(FlowerStrategy):
             if self.state.transmits(client) or self.state.mechanism.trust.at_server or self.algorithm.everyone_computes
         ]
         self.sent = {node: client for client, node in asked}
-        content = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
+        content: dict[str, FlowerRecord] = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
         return [*greetings, *(self._message(node, client, content) for client, node in asked)]
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
@@ -160,15 +160,11 @@ class Strategy(FlowerStrategy):
         released = mechanism.mean(noised)
         state.step(released, self.sent, found.answers, found.declined)
         self._check_anybody_answers(found)
-        counts: dict[str, Any] = {
-            "sent": len(self.sent),
-            "answered": len(found.answers),
-            "refused": len(found.refused),
-            "absent": found.absent,
-        }
+        answers, refusals = len(found.answers), len(found.refused)
+        counts = {"sent": len(self.sent), "answered": answers, "refused": refusals, "absent": found.absent}
         if not central:  # under central who takes part is the server's secret
             counts["participants"] = len(messages)
-        return self._current(), MetricRecord(counts)
+        return self._current(), MetricRecord({**counts})
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """What every client is asked of the model after a round, where an evaluation is due."""
@@ -177,7 +173,7 @@ class Strategy(FlowerStrategy):
             return []
         state.begin_evaluation(state.evaluations)
         self.sent = {node: client for client, node in asked}
-        content = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
+        content: dict[str, FlowerRecord] = {"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})}
         return [self._message(node, client, content, task="evaluate") for client, node in asked]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -220,7 +216,14 @@ class Strategy(FlowerStrategy):
     def _greeting(self, node: int, patience: float = 0.0) -> Message:
         return self._message(node, None, {}, patience or self.timeout)
 
-    def _message(self, node: int, client: str | None, content: dict[str, Any], ttl: float | None = None, task: Task = "train") -> Message:
+    def _message(
+        self,
+        node: int,
+        client: str | None,
+        content: Mapping[str, FlowerRecord],
+        ttl: float | None = None,
+        task: Task = "train",
+    ) -> Message:
         state = self.state
         own = self.terms.own_coins and client is not None and task == "train"
         instruction = Instruction(
@@ -284,7 +287,7 @@ class Strategy(FlowerStrategy):
         return self.layout.arrays(self.state.server.x, self.arrays)
 
 
-def _evaluated(evaluate: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, Any]:
+def _evaluated(evaluate: Evaluate | None, current: int, arrays: ArrayRecord, result: Result) -> dict[str, object]:
     found = evaluate(current, arrays) if evaluate else None
     if found is None:
         return {}

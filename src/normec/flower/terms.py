@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from normec.algorithms import Algorithm
 from normec.algorithms.base import REGISTRY
@@ -15,7 +14,7 @@ from normec.privacy import Mechanism, Privacy
 from normec.privacy.mechanism import SMALLEST_NOISE
 from normec.privacy.participation import Full, Participation, participation_from_table
 from normec.privacy.promise import mechanism_for
-from normec.settings import Count, Positive, Rounds, Settings, choose
+from normec.settings import Count, Positive, Rounds, Settings, Tree, choose
 
 LONGEST_TERMS = 20_000
 """Characters, above what any algorithm's settings take."""
@@ -110,7 +109,7 @@ class Terms:
             raise BadInput("instruction", ": it asks for an evaluation, and the terms hold none")
         return self.evaluation.mechanism(self.privacy, self.sizes.clients, self.sizes.rounds)
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Tree:
         """Plain values, which `read` turns back."""
         return {
             **({"evaluation": self.evaluation.table()} if self.evaluation else {}),

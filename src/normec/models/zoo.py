@@ -142,7 +142,7 @@ def build(make: Factory, sample: Tensor, classes: int | None, seed: int, outputs
         BadInput: where the factory fails or returns no torch.nn.Module.
     """
     label = type(make).__name__ if isinstance(make, nn.Module) else getattr(make, "__qualname__", repr(make))
-    offered: dict[str, Any] = {"input_shape": tuple(sample.shape), "classes": classes, "outputs": outputs or classes}
+    offered: dict[str, object] = {"input_shape": tuple(sample.shape), "classes": classes, "outputs": outputs or classes}
     with global_generators_seeded(seed):
         try:
             if isinstance(make, nn.Module):

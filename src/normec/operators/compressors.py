@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from normec.errors import BadInput
 from normec.operators.base import BYTES_OF_A_NUMBER, Identity, Operator, Uniform, row_norms, usable
-from normec.settings import Count, Settings
+from normec.settings import Count, Settings, Tree
 
 BYTES_OF_AN_INDEX = 4
 BITS_OF_A_POWER = 9
@@ -73,7 +73,7 @@ class Compressed(Settings):
     compressor: "top-k", "rand-k", or "natural". k: how many coordinates the first two keep.
     """
 
-    small: ClassVar[dict[str, Any]] = {"k": 3}
+    small: ClassVar[Tree] = {"k": 3}
 
     compressor: Literal["top-k", "rand-k", "natural"] = "top-k"
     k: Count = 10

@@ -106,7 +106,7 @@ class Header:
         except TypeError as error:
             raise BadInput("ledger", f": its first line names no mechanism ({error})") from None
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> dict[str, object]:
         """As the ledger holds it. Fields that most mechanisms lack stand there only where they have a value."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         found[LIBRARY] = found.pop("library")

@@ -16,6 +16,7 @@ import json
 import os
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Ledger:
         self._outputs: dict[int, str] = {line["round"]: line["output"] for line in self.lines if line["kind"] == "commit"}
 
     @classmethod
-    def open(cls, path: Path, header: dict[str, Any]) -> Ledger:
+    def open(cls, path: Path, header: Mapping[str, object]) -> Ledger:
         """The ledger at `path`, begun with `header` where there is none.
 
         Raises:
@@ -140,7 +141,7 @@ class Ledger:
         """Round k ends without an output."""
         self._append("given up", {"round": k})
 
-    def note(self, kind: str, content: dict[str, Any]) -> None:
+    def note(self, kind: str, content: Mapping[str, object]) -> None:
         """A line of another kind, in the same chain: of a file that counts something else than rounds."""
         self._append(kind, content)
 
@@ -174,7 +175,7 @@ class Ledger:
                 remedy="Restore this run's own checkpoint and ledger, or start again in another folder",
             )
 
-    def _append(self, kind: str, content: dict[str, Any]) -> None:
+    def _append(self, kind: str, content: Mapping[str, object]) -> None:
         line: Line = {"kind": kind, **content, "previous": self.head if self.lines else ""}
         line["hash"] = _hash(line)
         self._file.append(json.dumps(line, allow_nan=False).encode() + b"\n")

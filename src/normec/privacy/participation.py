@@ -8,7 +8,7 @@ import numpy as np
 
 from normec.errors import BadInput
 from normec.genuine import unchanged
-from normec.settings import Probability, Settings, choose
+from normec.settings import Probability, Settings, Tree, choose
 from normec.streams import Streams
 
 
@@ -103,7 +103,7 @@ DEFAULT_RATE = 0.5
 SCHEMES: dict[str, type[Participation]] = {kind.scheme: kind for kind in (Poisson, Fixed, Full)}
 
 
-def participation_from_table(table: dict[str, Any]) -> Participation:
+def participation_from_table(table: Tree) -> Participation:
     """The `[participation]` section: `scheme`, and `rate` for the schemes that have one."""
     table = dict(table)
     kind = choose("participation.scheme", table.pop("scheme", "poisson"), SCHEMES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from normec.errors import BadInput
 from normec.privacy.account import Account, Evaluated
@@ -18,7 +18,7 @@ from normec.privacy.mechanism import Adjacency, Colluders, Epsilon, Mechanism, N
 from normec.privacy.noise import NOISES
 from normec.privacy.participation import OWN, Full, Participation, participation_from_table
 from normec.privacy.trust import TRUSTS, Dropouts, SecAgg, Trust, check_rounds_are_opened, trust_model
-from normec.settings import Count, OpenUnit, Probability, Rounds, Settings, Switch
+from normec.settings import Count, OpenUnit, Probability, Rounds, Settings, Switch, Tree
 
 NOISE_UNITS = "noise multiplier: σ / C, of the noise on the sum (central), of each participant (secagg, local)"
 
@@ -96,8 +96,31 @@ def paper_noise(rate: float, rounds: int, epsilon: float, delta: float) -> float
     return rate * math.sqrt(rounds * math.log(1 / delta)) / epsilon
 
 
-def rows(query: Query) -> list[dict[str, Any]]:
-    """One row a trust model, the asked one first; ε is null where it is infinite.
+class PrivacyRow(TypedDict):
+    """A mechanism and what it spends, under one trust model.
+
+    epsilon: None where it is infinite. epsilon_every_round: of a client that the server asks in every round, None where ε does not
+    rest on whom it asks. min_honest: of secagg. warnings: what is wrong with a setting that can be accounted all the same.
+    """
+
+    trust: Trust
+    adjacency: Adjacency
+    sampling: str
+    rate: float
+    clients: int
+    rounds: int
+    delta: float
+    epsilon: float | None
+    epsilon_every_round: float | None
+    noise_multiplier: float
+    accountant: str
+    min_honest: int | None
+    client_limit: float | None
+    warnings: list[str]
+
+
+def rows(query: Query) -> list[PrivacyRow]:
+    """One row a trust model, the asked one first.
 
     Raises:
         BadInput: for an ε that no noise reaches.
@@ -106,7 +129,7 @@ def rows(query: Query) -> list[dict[str, Any]]:
     return [_row(query, trust) for trust in order]
 
 
-def _row(query: Query, trust: Trust) -> dict[str, Any]:
+def _row(query: Query, trust: Trust) -> PrivacyRow:
     mechanism, delta, problems = query.mechanism(trust), query.chosen_delta, cautions(query)
     if trust == "none":
         mechanism = replace(mechanism, noise_multiplier=0.0)
@@ -120,7 +143,7 @@ def _row(query: Query, trust: Trust) -> dict[str, Any]:
     return _table(mechanism, delta, query.client_limit, problems)
 
 
-def _table(mechanism: Mechanism, delta: float, client_limit: float | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
+def _table(mechanism: Mechanism, delta: float, client_limit: float | None = None, problems: Sequence[str] = ()) -> PrivacyRow:
     """A mechanism and what it spends, as plain values."""
     spent = epsilon(mechanism, delta)
     return {
@@ -141,7 +164,7 @@ def _table(mechanism: Mechanism, delta: float, client_limit: float | None = None
     }
 
 
-def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
+def of_ledger(ledger: Ledger) -> list[PrivacyRow]:
     """What the releases that a ledger counts spend, under its own trust model first; of noise that is not ours under that alone."""
     header = Header.read(ledger.lines[0]).of_promised
     if header.noise not in NOISES:
@@ -166,32 +189,45 @@ def of_ledger(ledger: Ledger) -> list[dict[str, Any]]:
     return rows(query)
 
 
-def _together(training: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
+def _together(training: PrivacyRow, evaluation: PrivacyRow) -> PrivacyRow:
     """A row of a training and one of its clients' evaluations, under the same trust model: ε and δ add up."""
     spent = [
         Spent(math.inf if row["epsilon"] is None else row["epsilon"], row["accountant"], row["epsilon_every_round"])
         for row in (training, evaluation)
     ]
     evaluated = Evaluated(evaluation["rounds"], evaluation["noise_multiplier"], spent[1], evaluation["delta"])
-    found = evaluated.with_training(spent[0])
-    bound = found.epsilon if math.isfinite(found.epsilon) else None
+    whole = evaluated.with_training(spent[0])
+    bound = whole.epsilon if math.isfinite(whole.epsilon) else None
     delta = evaluated.with_delta(training["delta"])
-    return {**training, "epsilon": bound, "epsilon_every_round": found.every_round, "delta": delta, "accountant": found.accountant}
+    return {**training, "epsilon": bound, "epsilon_every_round": whole.every_round, "delta": delta, "accountant": whole.accountant}
 
 
-def ledger_overview(ledger: Ledger, evaluations: Ledger | None = None) -> dict[str, Any]:
-    """What a verified ledger says, as plain values; ε is null where it is infinite.
+class LedgerOverview(TypedDict):
+    """What a verified ledger says. mechanism: its first line.
 
-    evaluations: the ledger of its clients' evaluations, which every ε covers as well.
-
-    spent: what the releases that count spend, as a row of `rows`, None without any; other_trusts: the same releases with this
-    noise under the other trust models. retried: rounds, counted from 1, that were begun more than once.
+    spent: what the releases that count spend, None without any; other_trusts: the same releases with this noise under the other
+    trust models. retried: rounds, counted from 1, that were begun more than once. epsilon_realised_max: of the client that took part
+    most, None where it is infinite or nobody's own rounds are known. torn: whether an incomplete last line was left out.
     """
+
+    lines: int
+    torn: bool
+    mechanism: Tree
+    releases: int
+    evaluations: int
+    retried: list[int]
+    epsilon_realised_max: float | None
+    spent: PrivacyRow | None
+    other_trusts: list[PrivacyRow]
+
+
+def ledger_overview(ledger: Ledger, evaluations: Ledger | None = None) -> LedgerOverview:
+    """The overview of a ledger. evaluations: the ledger of its clients' evaluations, which every ε covers as well."""
     header = ledger.lines[0]
     busiest = Account.of(ledger, evaluations).realised_max
-    found: list[Any] = of_ledger(ledger) if ledger.counted() else [None]
-    if evaluations and evaluations.counted() and ledger.counted():
-        found = [_together(*pair) for pair in zip(found, of_ledger(evaluations), strict=True)]
+    spent = of_ledger(ledger) if ledger.counted() else []
+    if spent and evaluations and evaluations.counted():
+        spent = [_together(*pair) for pair in zip(spent, of_ledger(evaluations), strict=True)]
     return {
         "lines": len(ledger.lines),
         "torn": ledger.torn,
@@ -200,8 +236,8 @@ def ledger_overview(ledger: Ledger, evaluations: Ledger | None = None) -> dict[s
         "evaluations": evaluations.counted() if evaluations else 0,
         "retried": [k + 1 for k in ledger.retried()],
         "epsilon_realised_max": busiest if busiest is None or math.isfinite(busiest) else None,
-        "spent": found[0],
-        "other_trusts": found[1:],
+        "spent": spent[0] if spent else None,
+        "other_trusts": spent[1:],
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normec.runs.record import Record
-from normec.settings import flat
+from normec.settings import Tree, flat
 from normec.studies.compare import MARKER
 from normec.terminal.cells import number
 
@@ -33,7 +33,7 @@ class Group:
         return len(self.runs)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Tree:
         """On one level, as `section.key`; the seed names those of all."""
         settings = flat(next(iter(self.runs.values())).settings)
         if self.seeds > 1:
@@ -117,7 +117,7 @@ def _home(folder: str, run: Record) -> str:
     return "" if str(home) == "." or _sweep(run) is None else f"{home}: "
 
 
-def _differing(settings: list[dict[str, Any]]) -> list[list[str]]:
+def _differing(settings: list[Tree]) -> list[list[str]]:
     """Which settings tell each group from others: an algorithm's among groups of that algorithm, a server step's likewise."""
     keys = [key for key in dict.fromkeys(key for own in settings for key in own) if key != "seed" and not key.endswith("fingerprint")]
     values: dict[tuple[str, object], set[str]] = {}
@@ -128,7 +128,7 @@ def _differing(settings: list[dict[str, Any]]) -> list[list[str]]:
     return [[key for key in keys if len(values[key, _kind(key, own)]) > 1] for own in settings]
 
 
-def _kind(key: str, own: dict[str, Any]) -> object:
+def _kind(key: str, own: Tree) -> object:
     """Among which groups a setting is compared."""
     kind = KINDS.get(key.partition(".")[0])
     return None if kind == key or kind is None else own.get(kind)

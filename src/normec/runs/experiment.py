@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from normec.privacy import Mechanism, Privacy, SpentSoFar
 from normec.privacy.participation import Participation
 from normec.privacy.promise import mechanism_for
 from normec.runs.samples import PROBE_SAMPLES, checked_reading, probe_smallest, probed
-from normec.settings import Rounds, Seed, Settings, Switch
+from normec.settings import Rounds, Seed, Settings, Switch, Tree
 from normec.streams import Streams, global_generators_kept
 
 MADE_BY = {"data": ", such as normec.Federation.from_arrays(x, y, client_ids)"}
@@ -89,7 +88,7 @@ class Plan:
     scored: Federation
     checks_bound: bool = True
 
-    def describe(self, ranks: int = 1) -> dict[str, Any]:
+    def describe(self, ranks: int = 1) -> Tree:
         """The settings that decide the result, as plain values: equal descriptions give bit-equal runs.
 
         ranks: the number of processes, which decides in what order sums are rounded.

@@ -142,14 +142,12 @@ class RunJournal:
             return
         if self.replays and not self.ledger.seeded:
             self.folder.save_output(output)
-        self.ledger.commit(k, output.fingerprint(), **self._known_cohort(output))
-
-    def _known_cohort(self, output: Output) -> dict[str, Any]:
-        """The participants, for the clients' own accounts; nothing where they are a secret."""
-        if not self.mechanism.trust.per_client:
-            return {}
-        participants = np.flatnonzero(output.cohort).tolist()
-        return {"participants": participants, "exposure": self.mechanism.trust.exposure(len(participants))}
+        if self.mechanism.trust.per_client:  # for the clients' own accounts; elsewhere participants are a secret
+            participants = np.flatnonzero(output.cohort).tolist()
+            exposure = self.mechanism.trust.exposure(len(participants))
+            self.ledger.commit(k, output.fingerprint(), participants=participants, exposure=exposure)
+        else:
+            self.ledger.commit(k, output.fingerprint())
 
     def end(self, k: int, released: bool = True) -> None:
         """Round k has ended, and what it released is visible; or it has released nothing."""

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -85,7 +85,7 @@ class State:
             BadInput: for one that is damaged.
         """
         try:
-            found: dict[str, Any] = json.loads(text)
+            found = json.loads(text)
             plan = found["plan"]
             members = tuple(Member(each["name"], *_bytes(each, "identity", "box_key")) for each in plan.pop("members"))
             del plan["threshold"]

@@ -14,7 +14,7 @@ from normec.settings import Tree, flat
 LISTS = {"evaluation.metrics", "data.label_column", "data.drop_columns", "model.class_weights"}
 """Settings that are lists themselves; several of them are a list of lists."""
 LONGEST_NAME = 100
-Changes = dict[str, Any]
+Changes = Tree
 """Values of settings by `section.key`."""
 
 
